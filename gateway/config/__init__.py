@@ -1,0 +1,39 @@
+"""The configuration: what may be set (`schema`), what must hold between settings (`rules`), how it is read (`load`)."""
+
+from gateway.config.load import ConfigError, load, parse
+from gateway.config.schema import (
+    FEATURES,
+    LOOPBACK_NAMES,
+    Classifier,
+    Config,
+    Embedded,
+    Limits,
+    Model,
+    PoolConfig,
+    Replica,
+    Routing,
+    Server,
+    Store,
+    TenantConfig,
+    key_digest,
+)
+
+__all__ = [
+    "FEATURES",
+    "LOOPBACK_NAMES",
+    "Classifier",
+    "Config",
+    "ConfigError",
+    "Embedded",
+    "Limits",
+    "Model",
+    "PoolConfig",
+    "Replica",
+    "Routing",
+    "Server",
+    "Store",
+    "TenantConfig",
+    "key_digest",
+    "load",
+    "parse",
+]
