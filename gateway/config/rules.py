@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, Final
 
+from gateway.config.schema import key_digest
+
 Table = Mapping[str, Any]
 # Metrics gather the tenants beyond their limit under this name.
 RESERVED_TENANT: Final = "other"
@@ -17,8 +19,8 @@ RESERVED_TENANT: Final = "other"
 
 def broken(raw: Table, env: Mapping[str, str]) -> list[str]:
     """Return every broken rule as "key path: what is wrong and what to do"."""
-    rules = (_models, _pools, _replicas, _tenants, _keys, _server, _store)
-    return [problem for rule in rules for problem in rule(raw)] + list(_environment(raw, env))
+    found = [problem for rule in (_models, _pools, _replicas, _tenants, _server, _store) for problem in rule(raw)]
+    return [*found, *_keys(raw, env), *_environment(raw, env)]
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -126,14 +128,25 @@ def _tenants(raw: Table) -> Iterator[str]:
         yield f"{', '.join(keyless)}: only one tenant can be anonymous"
 
 
-def _keys(raw: Table) -> Iterator[str]:
-    """A key belongs to one tenant, and the admin key to none."""
-    owner = {_table(raw, "server").get("admin_key_sha256"): "the admin key"}
+def _keys(raw: Table, env: Mapping[str, str]) -> Iterator[str]:
+    """A key belongs to one tenant, and the admin key to none, whether as a digest or in the environment."""
+    server = _table(raw, "server")
+    owner: dict[str, str] = {}
+    for digest in (server.get("admin_key_sha256"), *_held(env, server.get("admin_key_env"))):
+        owner[str(digest)] = "the admin key"
     for path, row in _rows(raw, "tenant"):
-        for i, digest in enumerate(_strings(row, "key_sha256")):
+        keys = [(f"key_sha256[{i}]", digest) for i, digest in enumerate(_strings(row, "key_sha256"))]
+        for i, name in enumerate(_strings(row, "key_env")):
+            keys += [(f"key_env[{i}]", digest) for digest in _held(env, name)]
+        for place, digest in keys:
             if digest in owner:
-                yield f"{path}.key_sha256[{i}]: is already {owner[digest]}; every key needs one owner"
+                yield f"{path}.{place}: is already {owner[digest]}; every key needs one owner"
             owner.setdefault(digest, f"a key of tenant {row.get('name')!r}")
+
+
+def _held(env: Mapping[str, str], name: object) -> list[str]:
+    """The digest of the key in an environment variable, if there is one."""
+    return [key_digest(env[name])] if isinstance(name, str) and env.get(name) else []
 
 
 def _server(raw: Table) -> Iterator[str]:
