@@ -51,15 +51,11 @@ class Tenant:
 
 
 class Admission:
-    """One call's place among its tenant's; `release` gives it back, `settle` corrects the tokens it was charged.
+    """One call's place among its tenant's; `release` gives it back, `settle` corrects the tokens it was charged."""
 
-    `model` is the configured model that the call asked for, or None for a call that names none.
-    """
+    __slots__ = ("_charge", "_open", "_use")
 
-    __slots__ = ("_charge", "_open", "_use", "model")
-
-    def __init__(self, use: _Use, model: Model | None, charge: tuple[Window, int, int] | None) -> None:
-        self.model = model
+    def __init__(self, use: _Use, charge: tuple[Window, int, int] | None) -> None:
         self._use = use
         self._charge = charge  # the window, the second and the amount of the tokens charged, until settled
         self._open = True
@@ -94,7 +90,7 @@ class Admission:
         return found
 
     def __repr__(self) -> str:
-        return f"<Admission {self.model.name if self.model else '-'} {'open' if self._open else 'released'}>"
+        return f"<Admission {'open' if self._open else 'released'}>"
 
 
 class _Use:
@@ -126,16 +122,26 @@ class Tenants:
     def reload(self, config: Config) -> None:
         """Take a new configuration; tenants that stay keep their counts, and their running calls count on."""
         uses = {tenant.name: self._uses.get(tenant.name) or _Use() for tenant in config.tenants}
+        by_name = {settings.name: _tenant(settings, config.routing.cost_weight) for settings in config.tenants}
         by_digest: dict[bytes, tuple[bytes, Tenant]] = {}
         anonymous: Tenant | None = None
         for settings in config.tenants:
-            tenant = _tenant(settings, config.routing.cost_weight)
+            tenant = by_name[settings.name]
             uses[tenant.name].limit(tenant.limits)
             for digest in _digests(settings, self._env):
                 by_digest[digest] = (digest, tenant)
             if settings.anonymous:
                 anonymous = tenant
-        self._config, self._uses, self._by_digest, self._anonymous = config, uses, by_digest, anonymous
+        self._config, self._uses, self._by_name = config, uses, by_name
+        self._by_digest, self._anonymous = by_digest, anonymous
+
+    def named(self, name: str) -> Tenant | None:
+        """Return the tenant of this name, if there is one."""
+        return self._by_name.get(name)
+
+    def first(self) -> Tenant:
+        """Return the first tenant of the configuration, for whoever asks on nobody's behalf."""
+        return next(iter(self._by_name.values()))
 
     def identify(self, headers: Headers) -> Tenant:
         """Return who calls, by ASGI headers (lower-case names); raises Unauthorized without a key that someone owns.
@@ -176,7 +182,8 @@ class Tenants:
         `model` is the name that the client gave, or None for a call without one; `tokens` estimates prompt and answer
         together. Either all counts are taken or none.
         """
-        found = None if model is None else self.resolve(tenant, model)
+        if model is not None:
+            self.resolve(tenant, model)
         use = self._uses.get(tenant.name)
         if use is None:  # removed by a reload since the call was identified
             raise Unauthorized("Incorrect API key provided.", code="invalid_api_key")
@@ -190,7 +197,7 @@ class Tenants:
             use.requests.take(1, now)
         charge = None if use.tokens is None else (use.tokens, use.tokens.take(charged, now), charged)
         use.running += 1
-        return Admission(use, found, charge)
+        return Admission(use, charge)
 
 
 def presented_key(headers: Headers) -> bytes | None:

@@ -13,8 +13,8 @@ from typing import Any, Final
 from gateway.config.schema import key_digest
 
 Table = Mapping[str, Any]
-# Metrics gather the tenants beyond their limit under this name.
-RESERVED_TENANT: Final = "other"
+# What metrics call a tenant or pool beyond their closed sets, and one that a call never got to.
+RESERVED: Final = frozenset({"other", "none"})
 
 
 def broken(raw: Table, env: Mapping[str, str]) -> list[str]:
@@ -55,16 +55,20 @@ def _names(raw: Table, key: str) -> list[str]:
     return [row["name"] for _, row in _rows(raw, key) if isinstance(row.get("name"), str)]
 
 
-def _unique(raw: Table, key: str) -> Iterator[str]:
+def _named(raw: Table, key: str) -> Iterator[str]:
+    """Names differ, and mean nothing else."""
     for name, times in Counter(_names(raw, key)).items():
         if times > 1:
             where = ", ".join(path for path, row in _rows(raw, key) if row.get("name") == name)
             yield f"{where}: the name {name!r} stands {times} times; names must differ"
+    for path, row in _rows(raw, key):
+        if row.get("name") in RESERVED:
+            yield f"{path}.name: {row['name']!r} has a meaning of its own in metrics; choose another"
 
 
 def _models(raw: Table) -> Iterator[str]:
     """Names and aliases are unique together, and every model has a pool."""
-    yield from _unique(raw, "model")
+    yield from _named(raw, "model")
     owner = {name: f"the name of model {name!r}" for name in _names(raw, "model")}
     served = {row.get("model") for _, row in _rows(raw, "pool") if isinstance(row.get("model"), str)}
     for path, row in _rows(raw, "model"):
@@ -80,7 +84,7 @@ def _models(raw: Table) -> Iterator[str]:
 
 def _pools(raw: Table) -> Iterator[str]:
     """A pool serves a known model, has engines, and speculates with a window or not at all."""
-    yield from _unique(raw, "pool")
+    yield from _named(raw, "pool")
     models = _names(raw, "model")
     for path, row in _rows(raw, "pool"):
         model = row.get("model")
@@ -110,14 +114,12 @@ def _replicas(raw: Table) -> Iterator[str]:
 
 def _tenants(raw: Table) -> Iterator[str]:
     """Someone may call, everyone can be told apart, and the models they may use exist."""
-    yield from _unique(raw, "tenant")
+    yield from _named(raw, "tenant")
     models = _names(raw, "model")
     rows = _rows(raw, "tenant")
     if _empty(raw, "tenant"):
         yield "tenant: none is configured, so nobody could call; add a [[tenant]]"
     for path, row in rows:
-        if row.get("name") == RESERVED_TENANT:
-            yield f"{path}.name: {RESERVED_TENANT!r} is what metrics call tenants beyond their limit; choose another"
         if not (row.get("key_sha256") or row.get("key_env") or row.get("anonymous")):
             yield f"{path}: nobody can be this tenant; set key_sha256, key_env or anonymous = true"
         for i, model in enumerate(_strings(row, "models")):

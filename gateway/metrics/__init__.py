@@ -1,0 +1,5 @@
+"""What Prometheus reads: `Metrics`, a sink of finished calls and of the state of pools."""
+
+from gateway.metrics.sink import Metrics
+
+__all__ = ["Metrics"]

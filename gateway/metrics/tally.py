@@ -1,0 +1,167 @@
+"""Counters and histograms for one event loop: rows that are counted with plain arithmetic and collected at a scrape.
+
+prometheus_client's own children take a lock or two for each figure (0.5 µs a counter, 0.9 µs a histogram of 16 buckets,
+where these take 0.05 and 0.2). A finished call moves some twenty figures, so that would be a sixth of all its cost.
+Naming, exposition and registration stay with prometheus_client. Nothing here may be touched from a second thread.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import Final, Generic, TypeVar
+
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, SummaryMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.samples import Exemplar
+from prometheus_client.utils import floatToGoString
+
+# OpenMetrics allows an exemplar's labels 128 characters, names included.
+EXAMPLE_CHARACTERS: Final = 100
+
+Labels = tuple[str, ...]
+Bucket = tuple[str, float] | tuple[str, float, Exemplar]
+
+
+class Count:
+    """A row that only grows: `row.value += amount`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+
+class Mean:
+    """A row that keeps how many values there were and their sum."""
+
+    __slots__ = ("count", "total")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count one value."""
+        self.count += 1
+        self.total += value
+
+
+class Spread:
+    """A row that counts values by bucket, and remembers the last call in each as an example."""
+
+    __slots__ = ("bounds", "counts", "examples", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)  # the last one is beyond all bounds
+        self.examples: dict[int, tuple[str, float, float]] = {}
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def add_example(self, value: float, request_id: str, time: float) -> None:
+        """Count one value and keep the call as its bucket's example; `time` is a Unix time."""
+        bucket = bisect_left(self.bounds, value)
+        self.counts[bucket] += 1
+        self.total += value
+        self.examples[bucket] = (request_id, value, time)
+
+
+Row = TypeVar("Row", Count, Mean, Spread)
+
+
+class _Family(Collector, Generic[Row]):
+    """Rows of one metric by their label values."""
+
+    def __init__(self, registry: CollectorRegistry, name: str, documentation: str, labels: Sequence[str]) -> None:
+        self.name = name
+        self._documentation = documentation
+        self._labels = tuple(labels)
+        self._rows: dict[Labels, Row] = {}
+        registry.register(self)
+
+    def _new(self) -> Row:
+        raise NotImplementedError
+
+    def row(self, *labels: str) -> Row:
+        """Return the row of these label values, in the order of the label names."""
+        found = self._rows.get(labels)
+        if found is None:
+            if len(labels) != len(self._labels):
+                raise ValueError(f"{self.name} has labels {self._labels}, not {labels}")
+            found = self._rows[labels] = self._new()
+        return found
+
+
+class Counters(_Family[Count]):
+    """A counter metric."""
+
+    def _new(self) -> Count:
+        return Count()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metric with all its rows."""
+        family = CounterMetricFamily(self.name, self._documentation, labels=self._labels)
+        for labels, row in self._rows.items():
+            family.add_metric(labels, row.value)
+        yield family
+
+
+class Means(_Family[Mean]):
+    """A summary metric without quantiles: count and sum."""
+
+    def _new(self) -> Mean:
+        return Mean()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metric with all its rows."""
+        family = SummaryMetricFamily(self.name, self._documentation, labels=self._labels)
+        for labels, row in self._rows.items():
+            family.add_metric(labels, row.count, row.total)
+        yield family
+
+
+class Histograms(_Family[Spread]):
+    """A histogram metric; `bounds` are the upper edges of its buckets, ascending."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        name: str,
+        documentation: str,
+        labels: Sequence[str],
+        *,
+        bounds: Sequence[float],
+    ) -> None:
+        self._bounds = tuple(bounds)
+        self._edges = [*map(floatToGoString, bounds), "+Inf"]
+        super().__init__(registry, name, documentation, labels)
+
+    def _new(self) -> Spread:
+        return Spread(self._bounds)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metric with all its rows."""
+        family = HistogramMetricFamily(self.name, self._documentation, labels=self._labels)
+        for labels, row in self._rows.items():
+            family.add_metric(labels, self._buckets(row), row.total)
+        yield family
+
+    def _buckets(self, row: Spread) -> list[Bucket]:
+        """Edge, count of all values up to it, and the example of that bucket."""
+        found: list[Bucket] = []
+        seen = 0
+        for bucket, (edge, count) in enumerate(zip(self._edges, row.counts, strict=True)):
+            seen += count
+            if (example := row.examples.get(bucket)) is None:
+                found.append((edge, float(seen)))
+            else:
+                request_id, value, time = example
+                shown = {"request_id": request_id[:EXAMPLE_CHARACTERS]}
+                found.append((edge, float(seen), Exemplar(shown, value, time)))
+        return found
