@@ -6,18 +6,18 @@ import hashlib
 from functools import cache
 from random import Random
 
-from gateway.engine import chat, completions
-from gateway.engine.answer import Answer, Shape
-from gateway.engine.ask import Ask
+from gateway.engine.api import chat, completions
+from gateway.engine.api.answer import Answer, Shape
+from gateway.engine.api.ask import Ask
 from gateway.engine.drafting import Draft, Skill
-from gateway.engine.fields import Fields, decode
+from gateway.engine.api.fields import Fields, decode
 from gateway.engine.http import Reply, Request
-from gateway.engine.pen import Pen
-from gateway.engine.refusal import Refusal, unknown_model
+from gateway.engine.writing.pen import Pen
+from gateway.engine.api.refusal import Refusal, unknown_model
 from gateway.engine.schedule import Batch, Dial
 from gateway.engine.sequence import Sequence, Target
 from gateway.engine.settings import EngineSettings
-from gateway.engine.writer import write
+from gateway.engine.writing import Form, write
 
 
 class Quiet:
@@ -84,7 +84,7 @@ class Engine:
         ordinal = self._requests if ask.seed is None else f"seed {ask.seed}"
         dice = Random(f"{context} {ordinal} {index}")
         pen = Pen(Random(context), dice, ask.sampling)
-        target = Target(write(ask.messages[-1].text, pen))
+        target = Target(write(ask.messages, ask.form, pen))
         draft = None
         if self.settings.speculative:
             draft = Draft(None, Skill.of(self.dial.draft_quality), Random(context))

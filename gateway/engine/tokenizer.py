@@ -11,7 +11,7 @@ import string
 from collections.abc import Iterable, Sequence
 from itertools import product
 
-from gateway.engine.lexicon import VOCABULARY
+from gateway.engine.writing.lexicon import VOCABULARY
 
 _CUT = re.compile(
     r" ?[A-Za-z]+| ?[0-9]{1,3}| ?[!-/:-@\[-`{-~]+|\n+|[ \t\r]+(?![^\s])|[ \t\r]+|[^\x00-\x7f]+|.", re.DOTALL

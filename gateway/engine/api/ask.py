@@ -6,32 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.engine.fields import Fields
-from gateway.engine.pen import Sampling
-from gateway.engine.refusal import Refusal
+from gateway.engine.api.fields import Fields
+from gateway.engine.writing.pen import Sampling
+from gateway.engine.api.refusal import Refusal
 from gateway.engine.sequence import Limits
 from gateway.engine.settings import EngineSettings
 from gateway.engine.tokenizer import TOKENIZER
+from gateway.engine.writing import Form, Message
 
 _MAX_CHOICES = 128
 _MAX_LOGPROBS = 20  # vLLM's --max-logprobs
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One turn of a conversation."""
-
-    role: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
-    """What the answer must be: free text, JSON under a schema (None: any object), or a call of one of `tools`."""
-
-    kind: Literal["text", "json", "tool"] = "text"
-    schema: Mapping[str, object] | None = None
-    tools: tuple[Mapping[str, object], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

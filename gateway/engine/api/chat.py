@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from gateway.engine.answer import Choice, Shape, encode, sse
-from gateway.engine.ask import Ask, Message, choices_of, limits_of, logprobs_of, render, sampling_of
-from gateway.engine.fields import Fields
+from gateway.engine.api.answer import Choice, Shape, encode, sse
+from gateway.engine.api.ask import Ask, choices_of, limits_of, logprobs_of, render, sampling_of
+from gateway.engine.api.fields import Fields
 from gateway.engine.sequence import Emission
 from gateway.engine.settings import EngineSettings
+from gateway.engine.writing import Message
 
 
 def content_text(fields: Fields, name: str) -> str:

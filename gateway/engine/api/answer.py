@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import msgspec
 
-from gateway.engine.ask import Ask
+from gateway.engine.api.ask import Ask
 from gateway.engine.http import Reply
 from gateway.engine.sequence import Emission, Finish, Sequence
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gateway.engine.refusal import Refusal, invalid
+from gateway.engine.api.refusal import Refusal, invalid
 
 
 def decode(body: bytes) -> dict[str, object]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from gateway.engine.answer import Choice, Shape, encode, sse
-from gateway.engine.ask import Ask, Message, choices_of, limits_of, sampling_of
-from gateway.engine.fields import Fields
+from gateway.engine.api.answer import Choice, Shape, encode, sse
+from gateway.engine.api.ask import Ask, choices_of, limits_of, sampling_of
+from gateway.engine.api.fields import Fields
 from gateway.engine.sequence import Emission
 from gateway.engine.settings import EngineSettings
 from gateway.engine.tokenizer import TOKENIZER
+from gateway.engine.writing import Message
 
 
 def parse(fields: Fields, settings: EngineSettings) -> Ask:
