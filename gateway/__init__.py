@@ -1,0 +1,1 @@
+"""Draftlane's gateway: an OpenAI-compatible front that routes each request by how predictable its answer is."""

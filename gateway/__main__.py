@@ -1,0 +1,31 @@
+"""The `draftlane` command: one subcommand per module, each imported only when it is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+COMMANDS = {
+    "serve": "gateway.serve",
+    "check": "gateway.check",
+    "explain": "gateway.explain_cli",
+    "engine": "gateway.engine.cli",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand; returns 0 when all is well, 1 when the check or the service failed, 2 for wrong use."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(prog="draftlane", description="Routes each request by how predictable its answer is.")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    chosen = next((word for word in arguments if word in COMMANDS), None)
+    for name in [chosen] if chosen else COMMANDS:
+        import_module(COMMANDS[name]).add_parser(subparsers)
+    args = parser.parse_args(arguments)
+    return int(args.run(args))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

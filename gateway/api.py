@@ -1,0 +1,106 @@
+"""The HTTP surface as one ASGI callable: scored endpoints to the relay, other /v1 paths through, the rest to the operators' app.
+
+No middleware stands on the scored paths; CORS, when origins are configured, wraps the whole from outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from gateway.encoding import unpack
+from gateway.errors import MethodNotAllowed, TooLarge
+from gateway.exchange import Exchange, Sink
+from gateway.hygiene import request_id_of
+from gateway.relay import Send, relay, respond
+from gateway.server import ABORT
+from gateway.watch import Receive
+from gateway.wire import ENDPOINTS
+
+if TYPE_CHECKING:
+    from gateway.pipeline import Pipeline
+    from gateway.upstream import Stream
+
+Read = Callable[[], Awaitable[bytes]]
+Scope = MutableMapping[str, Any]
+ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+_OWN_V1 = frozenset({"/v1/models"})
+
+
+class Api:
+    """Dispatches requests. `operators` serves everything that is not a client's call; `sinks` get each finished call."""
+
+    def __init__(self, pipeline: Pipeline, operators: ASGIApp, sinks: Iterable[Sink]) -> None:
+        self._pipeline = pipeline
+        self._operators = operators
+        self._sinks = list(sinks)
+        self.running = 0
+
+    def add_sink(self, sink: Sink) -> None:
+        """Let one more reader have each finished call."""
+        self._sinks.append(sink)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._operators(scope, receive, send)
+            return
+        path: str = scope["path"]
+        endpoint = ENDPOINTS.get(path)
+        if endpoint is None and (not path.startswith("/v1/") or path in _OWN_V1 or path.startswith("/v1/models/")):
+            await self._operators(scope, receive, send)
+            return
+        if endpoint is not None and scope["method"] != "POST":
+            await _wrong_method(scope, send)
+            return
+        self.running += 1
+        try:
+            await self._call(scope, receive, send, endpoint)
+        finally:
+            self.running -= 1
+
+    async def _call(self, scope: Scope, receive: Receive, send: Send, endpoint: str | None) -> None:
+        live = self._pipeline.live
+        limits = live.config.limits
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        exchange = Exchange(
+            request_id=request_id_of(headers),
+            endpoint=endpoint or "other",
+            sinks=self._sinks,
+            clock=live.clock,
+            artefact=live.scorer.version,
+            keeps_prompt=live.config.server.log_prompts,
+        )
+
+        async def opening(exchange: Exchange, read: Read) -> Stream:
+            async def read_body() -> bytes:
+                return await _read_body(headers, read, limits.max_body_bytes)
+
+            if endpoint is not None:
+                return await self._pipeline.open(exchange, headers, read_body)
+            query: bytes = scope.get("query_string", b"")
+            target: bytes = scope["raw_path"] + (b"?" + query if query else b"")
+            return await self._pipeline.open_other(exchange, scope["method"].encode(), target, headers, read_body)
+
+        await relay(exchange, opening, receive, send, limits, scope.get("extensions", {}).get(ABORT))
+
+
+async def _read_body(headers: list[tuple[bytes, bytes]], read: Read, max_bytes: int) -> bytes:
+    """Read the body, refusing by its announced size before a byte of it is taken, and unpack it."""
+    encoding = b""
+    for name, value in headers:
+        if name == b"content-length" and value.isdigit() and int(value) > max_bytes:
+            raise TooLarge(f"The request body is over {max_bytes} bytes.", code="request_too_large")
+        if name == b"content-encoding":
+            encoding = value
+    body = await read()
+    return unpack(body, encoding, max_bytes) if encoding else body
+
+
+async def _wrong_method(scope: Scope, send: Send) -> None:
+    allow = (b"allow", b"POST, OPTIONS")
+    if scope["method"] == "OPTIONS":
+        await respond(send, 204, [allow], b"")
+        return
+    error = MethodNotAllowed(f"{scope['path']} takes POST.", code="method_not_allowed")
+    await respond(send, error.status, [*error.headers(), allow], error.body())

@@ -1,0 +1,207 @@
+"""All that happened to one call, filled in as it goes, settled exactly once when it ends.
+
+Whatever ends a call (an answer, an error, a client that leaves, a shutdown) passes through `__aexit__`, which never waits: the
+stream is closed, the lease and the tenant's place are given back, and one `Finished` goes to the sinks. No other place does that.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from gateway import observation
+from gateway.errors import GatewayError
+from gateway.observation import Observation
+from gateway.record import Finished, Outcome
+from gateway.usage import Speculation, Usage
+
+if TYPE_CHECKING:
+    from classifier.scorer import Score
+    from gateway.routing import Plan
+    from gateway.sse import Reader
+    from gateway.tenants import Admission, Tenant
+    from gateway.upstream import Stream
+    from gateway.wire import Call
+
+Sink = Callable[[Finished], None]
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One call from its first byte to its last. `clock` is monotonic seconds; `endpoint` is "other" for paths not scored."""
+
+    request_id: str
+    endpoint: str
+    sinks: Sequence[Sink]
+    clock: Callable[[], float]
+    artefact: str = ""
+    keeps_prompt: bool = False
+    started: float = 0.0
+    tenant: Tenant | None = None
+    call: Call | None = None
+    model: str = ""
+    admission: Admission | None = None
+    score: Score | None = None
+    plan: Plan | None = None
+    stream: Stream | None = None
+    reader: Reader | None = None
+    usage: Usage | None = None
+    speculation: Speculation | None = None
+    status: int = 0
+    outcome: Outcome = "internal"
+    error: str | None = None
+    marks: dict[str, float] = field(default_factory=dict)
+    settled: bool = False
+
+    async def __aenter__(self) -> Exchange:
+        self.started = self.clock()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.settled:
+            return
+        self.settled = True
+        ended = self.clock()
+        if self.stream is not None:
+            self.stream.close()
+        finished = self._finish(ended)
+        if self.admission is not None:
+            self.admission.settle(finished.prompt_tokens + finished.completion_tokens)
+            self.admission.release()
+        for sink in self.sinks:
+            try:
+                sink(finished)
+            except Exception:
+                _log.exception("a sink failed on call %s", self.request_id)
+
+    def mark(self, phase: str) -> None:
+        """Note that a phase of the gateway's own work has ended."""
+        self.marks[phase] = self.clock()
+
+    def fail(self, error: GatewayError, outcome: Outcome | None = None) -> None:
+        """Note the error that the client is told; its fault decides the outcome unless one is given."""
+        self.status = self.status or error.status
+        self.error = error.code or error.type
+        self.outcome = outcome or _OUTCOMES.get(error.status, "rejected" if error.fault == "client" else "internal")
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Return the response headers that tell what the gateway did."""
+        found = [(b"x-request-id", self.request_id.encode())]
+        if self.admission is not None:
+            found += self.admission.headers
+        if self.stream is not None:
+            found.append((b"x-draftlane-pool", self.stream.pool.name.encode()))
+        plan = self.plan
+        if plan is not None:
+            found += (
+                (b"x-draftlane-score", b"%.3f" % plan.score),
+                (b"x-draftlane-threshold", b"%.3f" % plan.threshold),
+                (b"x-draftlane-reason", plan.reason.encode()),
+            )
+        return found
+
+    def _finish(self, ended: float) -> Finished:
+        call, plan, stream = self.call, self.plan, self.stream
+        seen = self._observe(ended)
+        usage = self.usage
+        estimated = 0 if usage else self._estimated_tokens(seen)
+        slot_seconds = ended - stream.sent_at if stream else 0.0
+        return Finished(
+            request_id=self.request_id,
+            time=time.time() - (ended - self.started),
+            endpoint=self.endpoint,
+            tenant=self.tenant.name if self.tenant else "",
+            model=self.model,
+            stream=bool(call and call.stream),
+            status=self.status,
+            outcome=self.outcome,
+            error=self.error,
+            pool=stream.pool.name if stream else "",
+            replica=stream.replica.name if stream else "",
+            revision=stream.pool.config.revision if stream else "",
+            speculative=bool(stream and stream.pool.config.speculative),
+            attempts=stream.attempts if stream else 0,
+            running=stream.running if stream else 0,
+            reason=plan.reason if plan else "",
+            detail=plan.detail if plan else "",
+            score=plan.score if plan else None,
+            scored=self.score,
+            artefact=self.artefact,
+            threshold=plan.threshold if plan else None,
+            break_even=plan.break_even if plan else None,
+            expected=plan.expected if plan else None,
+            propensity=plan.propensity if plan else 1.0,
+            explored=bool(plan and plan.explored),
+            shadow=(plan.shadow or "") if plan else "",
+            template=call.view.template if call else "",
+            temperature=call.temperature if call else None,
+            prompt=call.body[:_PROMPT_BYTES].decode(errors="replace") if call and self.keeps_prompt else "",
+            prompt_tokens=usage.prompt_tokens if usage else (call.view.prompt_tokens if call and estimated else 0),
+            completion_tokens=usage.completion_tokens if usage else estimated,
+            usage_source="engine" if usage else "events" if estimated else "none",
+            duration=ended - self.started,
+            ttft=stream.first_byte_at - self.started if stream and call and call.stream else None,
+            overhead=self._overhead(stream),
+            acceptance=seen.acceptance,
+            steps=seen.steps,
+            step_seconds=seen.step_seconds,
+            source=seen.source,
+            biased=seen.biased,
+            slot_seconds=slot_seconds,
+            cost_usd=slot_seconds * stream.pool.price_per_slot_second if stream else 0.0,
+        )
+
+    def _overhead(self, stream: Stream | None) -> dict[str, float]:
+        """Return seconds per phase of the gateway's own work before the engine was asked."""
+        phases: dict[str, float] = {}
+        before = self.marks.get("body", self.started)
+        for phase in ("parse", "score", "plan"):
+            at = self.marks.get(phase)
+            if at is not None:
+                phases[phase] = at - before
+                before = at
+        if stream is not None and "body" in self.marks:
+            phases["total"] = stream.sent_at - self.marks["body"]
+        return phases
+
+    def _observe(self, ended: float) -> Observation:
+        """Learn from whole answers only: a cut one says less about its engine than about its client."""
+        stream, reader, call = self.stream, self.reader, self.call
+        if stream is None or call is None or self.outcome != "ok":
+            return Observation()
+        decode = stream.reply.last_byte_at - stream.first_byte_at
+        if reader is None:
+            decode = stream.reply.last_byte_at - stream.sent_at - stream.pool.ttft_seconds
+        return observation.observe(
+            observation.Evidence(
+                usage=self.usage,
+                speculation=self.speculation,
+                token_events=reader.events - reader.silent_first if reader else 0,
+                streamed=reader is not None,
+                decode_seconds=decode,
+                step_seconds_expected=stream.pool.configured_step(stream.running) * stream.pool.load_factor,
+                window=stream.pool.config.window if stream.pool.config.speculative else None,
+                several="n" in call.features,
+                swallowed=reader.swallowed if reader else False,
+                lagging=stream.reply.paused,
+            )
+        )
+
+    def _estimated_tokens(self, seen: Observation) -> int:
+        """Count tokens by events where the engine has not: a broken-off stream used its slot all the same."""
+        reader, stream = self.reader, self.stream
+        if reader is None or stream is None:
+            return 0
+        per_event = (self.plan.expected if self.plan else 1.0) if stream.pool.config.speculative else 1.0
+        return round(max(reader.events - reader.silent_first, 0) * per_event)
+
+
+_PROMPT_BYTES = 4096  # of a body that the operator wants in the log
+_OUTCOMES: dict[int, Outcome] = {502: "upstream_failed", 503: "unavailable", 504: "upstream_timeout"}

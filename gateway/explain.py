@@ -1,0 +1,99 @@
+"""A dry run: what would happen to a request and why, without calling an engine."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from gateway import routing, wire
+from gateway.errors import BadRequest, GatewayError, NotFound
+
+if TYPE_CHECKING:
+    from gateway.pipeline import Pipeline
+    from gateway.tenants import Tenant
+
+
+def explain(pipeline: Pipeline, body: bytes, *, tenant: str | None = None, endpoint: str | None = None) -> dict[str, Any]:
+    """Return score, the features that moved it, curve value, break-even, threshold and what decided, for one request body.
+
+    Raises:
+        BadRequest, NotFound: the body or the tenant is not right. Other errors that the request would get are in the answer.
+    """
+    live = pipeline.live
+    who = _tenant(pipeline, tenant)
+    call = wire.parse(body, endpoint or _endpoint(body))  # type: ignore[arg-type]
+    model = live.tenants.resolve(who, call.model).name
+    score = live.scorer.score(call.view)
+    answer: dict[str, Any] = {
+        "model": model,
+        "tenant": who.name,
+        "endpoint": call.endpoint,
+        "needs": sorted(call.features),
+        "score": {
+            "value": score.value,
+            "acceptance_length": score.acceptance_length,
+            "spread": score.spread,
+            "ngram_acceptance_length": score.ngram_acceptance_length,
+            "output_tokens": score.output_tokens,
+            "artefact": live.scorer.version,
+        },
+        "features": [
+            {"name": part.name, "value": part.value, "effect": part.effect} for part in live.scorer.explain(call.view)
+        ],
+        "template": call.view.template,
+    }
+    try:
+        plan = routing.plan(
+            pipeline.ask(who, model, call, score, None),
+            live.pools.view(model, live.clock()),
+            live.curves,
+            now=time.time(),
+            chance=_never_explore,
+        )
+    except GatewayError as error:
+        return answer | {"error": {"status": error.status, "message": error.message}}
+    return answer | {
+        "pool": plan.pools[0],
+        "order": list(plan.pools),
+        "reason": plan.reason,
+        "detail": plan.detail,
+        "threshold": plan.threshold,
+        "break_even": plan.break_even,
+        "expected_acceptance_length": plan.expected,
+        "output_tokens": plan.output_tokens,
+        "propensity": plan.propensity,
+        "shadow": plan.shadow,
+        "options": [
+            {
+                "pool": option.pool,
+                "time_seconds": option.time_seconds,
+                "cost_usd": option.cost_usd,
+                "acceptance_length": option.acceptance_length,
+                "unfit": option.unfit,
+            }
+            for option in plan.options
+        ],
+    }
+
+
+def _never_explore() -> float:
+    return 1.0 - 2**-53
+
+
+def _tenant(pipeline: Pipeline, name: str | None) -> Tenant:
+    found = pipeline.live.tenants.named(name)
+    if found is None:
+        raise NotFound(f"There is no tenant '{str(name)[:100]}'.", param="tenant", code="unknown_tenant")
+    return found
+
+
+def _endpoint(body: bytes) -> str:
+    """Guess the endpoint by the field that holds the prompt."""
+    fields = wire.field_names(body)
+    if "messages" in fields:
+        return "chat"
+    if "input" in fields:
+        return "responses"
+    if "prompt" in fields:
+        return "completions"
+    raise BadRequest("The body needs 'messages', 'prompt' or 'input'.", param="messages", code="missing_required_parameter")

@@ -1,0 +1,78 @@
+"""Active health checks: each replica's health path asked every few seconds, on the control plane's own client.
+
+A check decides one thing, `Replica.healthy`: two failures in a row take a replica out, one success brings it back. Traffic has its own
+judge, the breaker; a replica that answers checks and fails calls is held by that one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+import httpx
+
+from gateway.pools import Pool, Pools, Replica
+
+INTERVAL_SECONDS = 3.0
+TIMEOUT_SECONDS = 2.0
+FAILURES_TO_LEAVE = 2
+_log = logging.getLogger(__name__)
+
+
+class HealthChecks:
+    """Checks every replica of the pools until stopped; replicas that a reload brings are picked up by themselves."""
+
+    def __init__(
+        self,
+        pools: Pools,
+        client: httpx.AsyncClient,
+        *,
+        interval_seconds: float = INTERVAL_SECONDS,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._pools = pools
+        self._client = client
+        self._interval = interval_seconds
+        self._chance = chance
+        self._failures: dict[str, int] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin checking."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stop checking."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def check_all(self) -> None:
+        """Check every replica once, side by side."""
+        checks = [self._check(pool, replica) for pool in self._pools for replica in pool.replicas]
+        await asyncio.gather(*checks)
+
+    async def _run(self) -> None:
+        while True:
+            await self.check_all()
+            await asyncio.sleep(self._interval * (0.75 + 0.5 * self._chance()))
+
+    async def _check(self, pool: Pool, replica: Replica) -> None:
+        try:
+            answer = await self._client.get(replica.url + pool.config.health_path, timeout=TIMEOUT_SECONDS)
+            failure = "" if answer.status_code < 400 else f"status {answer.status_code}"
+        except httpx.HTTPError as error:
+            failure = type(error).__name__
+        if not failure:
+            self._failures.pop(replica.url, None)
+            if not replica.healthy:
+                _log.warning("replica %s is healthy again", replica.name)
+            replica.healthy = True
+            return
+        count = self._failures[replica.url] = self._failures.get(replica.url, 0) + 1
+        if count == FAILURES_TO_LEAVE:
+            _log.warning("replica %s left out: %s", replica.name, failure)
+        if count >= FAILURES_TO_LEAVE:
+            replica.healthy = False

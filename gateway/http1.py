@@ -1,0 +1,381 @@
+"""An HTTP/1.1 client for one origin: the data path's own, on httptools.
+
+It owns connections and the bytes of replies, and refuses everything else: no redirects, cookies, proxies, decompression.
+General-purpose clients walk their whole pool on each assignment and hop through several tasks per read; on a relay that is
+most of the cost. Here a request is one write, an event one read, and the idle connections a stack (the warmest first).
+
+A `Reply` outlives its connection's use: as soon as the message is complete the connection is idle again, while the reply still
+holds the bytes that nobody has read. Past `buffer_bytes` of them reading pauses, and `Reply.paused` says so for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from urllib.parse import urlsplit
+
+import httptools
+
+MAX_HEAD_BYTES = 65536  # an engine's status line and headers; h11 and nginx allow less
+MAX_IDLE_SECONDS = 4.0  # uvicorn, and so vLLM, closes idle connections after 5 s
+
+
+class Broken(Exception):
+    """The connection failed; `seen` says whether any byte of the reply had arrived."""
+
+    def __init__(self, message: str, *, seen: bool) -> None:
+        super().__init__(message)
+        self.seen = seen
+
+
+class Silent(Exception):
+    """Nothing arrived for as long as the limit allows."""
+
+
+class Reply:
+    """One response as it arrives: status, headers, then bytes until `complete`.
+
+    `headers` are (lower-case name, value) pairs of bytes. `read()` returns b"" at the end and raises `Broken` when the
+    connection failed first. One consumer at a time.
+    """
+
+    __slots__ = (
+        "_chunks",
+        "_connection",
+        "_size",
+        "_waiter",
+        "complete",
+        "error",
+        "headers",
+        "headers_done",
+        "last_byte_at",
+        "paused",
+        "status",
+    )
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection: Connection | None = connection
+        self._chunks: list[bytes] = []
+        self._size = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.headers_done = False
+        self.complete = False
+        self.paused = False
+        self.error: Exception | None = None
+        self.last_byte_at = 0.0
+
+    async def head(self) -> None:
+        """Wait for the status line and headers."""
+        while not self.headers_done:
+            if self.error is not None:
+                raise self.error
+            await self._wait()
+
+    async def read(self) -> bytes:
+        """Return all bytes that have arrived since the last read, waiting for the first; b"" is the end."""
+        while not self._chunks:
+            if self.complete:
+                return b""
+            if self.error is not None:
+                raise self.error
+            await self._wait()
+        data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        self._chunks = []
+        self._size = 0
+        if self._connection is not None:
+            self._connection.resume_reading()
+        return data
+
+    def unread(self, data: bytes) -> None:
+        """Put bytes back in front, for a reader that looked ahead."""
+        self._chunks.insert(0, data)
+        self._size += len(data)
+
+    @property
+    def pending(self) -> bool:
+        """Whether bytes wait to be read."""
+        return bool(self._chunks)
+
+    def starts_with(self, prefix: bytes) -> bool:
+        """Whether the bytes that nobody has read begin so."""
+        return bool(self._chunks) and self._chunks[0].startswith(prefix)
+
+    def fail(self, error: Exception) -> None:
+        """End the reply with an error, unless it is complete; the connection is dropped."""
+        if self.complete or self.error is not None:
+            return
+        self.error = error
+        self._wake()
+        self.abort()
+
+    def abort(self) -> None:
+        """Drop the connection unless the whole reply has been received; idempotent."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _feed(self, data: bytes, bound: int) -> bool:
+        """Take bytes; return whether the bound is passed and reading should pause."""
+        self._chunks.append(data)
+        self._size += len(data)
+        if self._size > bound:
+            self.paused = True
+            return True
+        return False
+
+    def _finish(self) -> None:
+        self.complete = True
+        self._connection = None
+
+
+class Connection(asyncio.Protocol):
+    """One connection to the origin, carrying one reply at a time."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._transport: asyncio.Transport | None = None
+        self._parser: httptools.HttpResponseParser | None = None
+        self._reply: Reply | None = None
+        self._head_bytes = 0
+        self._framed = False
+        self._reading_paused = False
+        self._seen = False
+        self._resumed = True  # the transport's own buffer is below its high-water mark
+        self.idle_since = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport and switch Nagle's algorithm off."""
+        self._transport = transport  # type: ignore[assignment]
+        raw = transport.get_extra_info("socket")
+        if raw is not None:
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, head: bytes, body: bytes) -> Reply:
+        """Write one request and return its reply, still to come."""
+        assert self._transport is not None
+        reply = Reply(self)
+        self._reply = reply
+        self._parser = httptools.HttpResponseParser(self)
+        self._head_bytes = 0
+        self._framed = self._seen = False
+        if len(body) <= 65536:
+            self._transport.write(head + body)
+        else:
+            self._transport.write(head)
+            self._transport.write(body)
+        return reply
+
+    def is_open(self) -> bool:
+        """Whether the connection may carry another request."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def abort(self) -> None:
+        """Close at once, dropping what is buffered."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def resume_reading(self) -> None:
+        """Read on after a pause."""
+        if self._reading_paused and self._transport is not None:
+            self._reading_paused = False
+            self._transport.resume_reading()
+
+    # asyncio.Protocol
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came and wake the reader once, however many chunks it held."""
+        reply = self._reply
+        if reply is None or self._parser is None:
+            self.abort()  # bytes that nobody asked for
+            return
+        self._seen = True
+        reply.last_byte_at = self._client.loop.time()
+        if not reply.headers_done:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if not reply.complete:
+                reply.fail(Broken(f"not an HTTP response: {error}", seen=True))
+            self.abort()
+            return
+        if not reply.headers_done and self._head_bytes > MAX_HEAD_BYTES:
+            reply.fail(Broken("response headers too large", seen=True))
+        reply._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail the reply in flight, unless the end of the connection is how its body ends."""
+        self._client.lost(self)
+        reply, self._reply = self._reply, None
+        self._parser = None
+        self._transport = None
+        if reply is None or reply.complete:
+            return
+        if reply.headers_done and not self._framed and exc is None:
+            reply._finish()
+            reply._wake()
+        else:
+            reply.fail(Broken(f"connection lost{f': {exc}' if exc else ''}", seen=self._seen))
+
+    # httptools
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Collect one header."""
+        reply = self._reply
+        if reply is None or reply.headers_done:
+            return  # a trailer
+        name = name.lower()
+        if name in (b"content-length", b"transfer-encoding"):
+            self._framed = True
+        reply.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """The head is in; 1xx heads are dropped."""
+        reply, parser = self._reply, self._parser
+        if reply is None or parser is None:
+            return
+        status = parser.get_status_code()
+        if status < 200:
+            reply.headers.clear()
+            return
+        reply.status = status
+        reply.headers_done = True
+        if status in (204, 304):
+            self._framed = True
+
+    def on_body(self, body: bytes) -> None:
+        """Hand bytes to the reply; pause past its bound."""
+        reply = self._reply
+        if reply is not None and reply._feed(body, self._client.buffer_bytes) and self._transport is not None:
+            if not self._reading_paused:
+                self._reading_paused = True
+                self._transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        """The reply is whole: free the connection for the next request."""
+        reply, parser = self._reply, self._parser
+        if reply is None or parser is None or not reply.headers_done:
+            return  # the end of a 1xx
+        reply._finish()
+        self._reply = None
+        keep = parser.should_keep_alive() and self._framed
+        self.resume_reading()
+        if keep and self.is_open():
+            self._client.idle(self)
+        elif self._transport is not None:
+            self._transport.close()
+
+
+class Client:
+    """Connections to one origin (`http://host:port`), opened as needed and reused, the last used first.
+
+    Args:
+        url: the origin; a path in it is put before every request's path.
+        connect_seconds: limit for opening a connection, TLS included.
+        buffer_bytes: unread bytes of one reply past which reading pauses.
+        tls: context for https origins; the system's defaults when absent.
+    """
+
+    def __init__(
+        self, url: str, *, connect_seconds: float, buffer_bytes: int, tls: ssl.SSLContext | None = None
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{url!r} is not an http(s) origin")
+        self._host = parts.hostname
+        self._port = parts.port or (443 if parts.scheme == "https" else 80)
+        self._tls = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
+        self._connect_seconds = connect_seconds
+        self._idle: list[Connection] = []
+        self._open: set[Connection] = set()
+        self._prefix = parts.path.rstrip("/").encode()
+        self._host_line = b" HTTP/1.1\r\nhost: " + parts.netloc.rpartition("@")[2].encode("idna") + b"\r\n"
+        self.buffer_bytes = buffer_bytes
+        self.loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]  # set by the first request
+
+    def __repr__(self) -> str:
+        return f"<Client {self._host}:{self._port} open={len(self._open)} idle={len(self._idle)}>"
+
+    async def request(
+        self, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]], body: bytes
+    ) -> Reply:
+        """Send one request and return its reply with the head still to come.
+
+        Raises:
+            Broken: no connection could be opened.
+        """
+        lines = [method, b" ", self._prefix, target, self._host_line]
+        for name, value in headers:
+            lines += (name, b": ", value, b"\r\n")
+        lines.append(b"content-length: %d\r\n\r\n" % len(body) if body or method == b"POST" else b"\r\n")
+        head = b"".join(lines)
+        connection = self._take_idle()
+        if connection is None:
+            connection = await self._connect()
+        return connection.send(head, body)
+
+    def reused(self) -> bool:
+        """Whether the next request would go out on an idle connection, which may prove stale."""
+        return bool(self._idle)
+
+    def drop_idle(self) -> None:
+        """Close the idle connections: one was stale, so may be the others."""
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.abort()
+
+    def close(self) -> None:
+        """Close every connection, busy ones too."""
+        self._idle.clear()
+        for connection in list(self._open):
+            connection.abort()
+
+    def idle(self, connection: Connection) -> None:
+        """Take back a connection whose reply is complete."""
+        connection.idle_since = self.loop.time()
+        self._idle.append(connection)
+
+    def lost(self, connection: Connection) -> None:
+        """Forget a connection that has closed."""
+        self._open.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def _take_idle(self) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_open():
+                continue
+            if self.loop.time() - connection.idle_since > MAX_IDLE_SECONDS:
+                connection.abort()
+                continue
+            return connection
+        return None
+
+    async def _connect(self) -> Connection:
+        self.loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._connect_seconds):
+                _, connection = await self.loop.create_connection(
+                    lambda: Connection(self), self._host, self._port, ssl=self._tls
+                )
+        except TimeoutError:
+            raise Broken(f"no connection to {self._host}:{self._port} in {self._connect_seconds} s", seen=False) from None
+        except OSError as error:
+            raise Broken(f"no connection to {self._host}:{self._port}: {error}", seen=False) from None
+        self._open.add(connection)
+        return connection

@@ -1,0 +1,60 @@
+"""Which headers of a client reach an engine, and which request id a call carries. Pure.
+
+No credential, cookie, hop-by-hop or own header of a client passes. `accept-encoding` does not either: engines answer plainly, so
+that events can be counted as they pass.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+_STRIPPED = frozenset(
+    {
+        b"authorization",
+        b"proxy-authorization",
+        b"api-key",
+        b"x-api-key",
+        b"cookie",
+        b"host",
+        b"content-length",
+        b"content-encoding",  # bodies are forwarded unpacked
+        b"accept-encoding",
+        b"connection",
+        b"keep-alive",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+        b"expect",
+        b"x-request-id",
+    }
+)
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:+/=@-]{1,128}")
+
+
+def headers_for_engine(headers: Headers, request_id: str) -> list[tuple[bytes, bytes]]:
+    """Return the headers to forward, the request id among them; names that Connection lists are hop-by-hop too (RFC 9110 §7.6.1)."""
+    named: frozenset[bytes] = frozenset()
+    for name, value in headers:
+        if name == b"connection" and value not in (b"keep-alive", b"close"):
+            named |= {token.strip().lower() for token in value.split(b",")}
+    kept = [
+        (name, value)
+        for name, value in headers
+        if name not in _STRIPPED and not name.startswith(b"x-draftlane-") and name not in named
+    ]
+    kept.append((b"x-request-id", request_id.encode()))
+    return kept
+
+
+def request_id_of(headers: Headers) -> str:
+    """Return the client's request id when it is short and plain, else a new one."""
+    for name, value in headers:
+        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+            return value.decode()
+    return "req-" + secrets.token_hex(12)

@@ -1,0 +1,43 @@
+"""What finished calls teach the router: acceptance to the curves, step time and time to first token to the pools. A sink."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gateway.pools import Pools
+    from gateway.record import Finished
+    from gateway.routing import Curves
+
+
+class Learning:
+    """Feeds curves and pools; biased observations are left out (see `observation`)."""
+
+    def __init__(self, pools: Pools, curves: Curves) -> None:
+        self._pools = pools
+        self._curves = curves
+
+    def __call__(self, finished: Finished) -> None:
+        """Learn from one call."""
+        if finished.outcome != "ok" or not finished.pool or finished.pool not in self._pools:
+            return
+        pool = self._pools[finished.pool]
+        if finished.ttft is not None and finished.stream:
+            pool.saw_ttft(finished.ttft)
+        if finished.biased or finished.acceptance is None or finished.steps is None:
+            return
+        if finished.step_seconds is not None:
+            pool.saw_step(finished.step_seconds, finished.running)
+        if finished.speculative and finished.scored is not None:
+            self._curves.observe(
+                revision=finished.revision,
+                temperature=finished.temperature,
+                tenant=finished.tenant,
+                model=finished.model,
+                template=finished.template,
+                score=finished.scored,
+                m=finished.acceptance,
+                steps=finished.steps,
+                now=finished.time + finished.duration,
+                source=finished.source,
+            )

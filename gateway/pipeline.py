@@ -1,0 +1,173 @@
+"""What Draftlane does with a call, top to bottom. Read `Pipeline.open` and you know the product."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gateway import routing, wire
+from gateway.errors import BadRequest, Forbidden, Unavailable
+from gateway.hygiene import headers_for_engine
+from gateway.routing import Ask, Needs
+from gateway.upstream import Outgoing, Stream, Upstream
+
+if TYPE_CHECKING:
+    from classifier.scorer import Score, Scorer
+    from gateway.config import Config
+    from gateway.exchange import Exchange
+    from gateway.pools import Pools
+    from gateway.routing import Curves, Plan
+    from gateway.tenants import Tenant, Tenants
+    from gateway.wire import Call
+
+Headers = Sequence[tuple[bytes, bytes]]
+Body = Callable[[], Awaitable[bytes]]
+_ROUTES = ("auto", "speculative", "baseline")
+
+
+@dataclass(slots=True)
+class Live:
+    """What a call meets: replaced as a whole by a reload, each part keeping what it has learned or counted."""
+
+    config: Config
+    tenants: Tenants
+    scorer: Scorer
+    pools: Pools
+    curves: Curves
+    upstream: Upstream
+    clock: Callable[[], float]  # monotonic seconds, the event loop's
+
+
+class Pipeline:
+    """The way of a call from its headers to an opened stream."""
+
+    def __init__(self, live: Live, *, chance: Callable[[], float] = random.random) -> None:
+        self.live = live
+        self._chance = chance
+
+    async def open(self, exchange: Exchange, headers: Headers, read_body: Body) -> Stream:
+        """Identify, parse, admit, score, plan, open: each step may raise the error that the client gets."""
+        live = self.live
+        exchange.tenant = tenant = live.tenants.identify(headers)  # 401
+        body = await read_body()  # 400 408 413
+        exchange.mark("body")
+        exchange.call = call = wire.parse(body, exchange.endpoint)  # 400
+        exchange.mark("parse")
+        exchange.admission = live.tenants.admit(  # 404 429
+            tenant, model=call.model, tokens=_tokens(call), now=exchange.clock()
+        )
+        exchange.model = model = live.tenants.resolve(tenant, call.model).name
+        exchange.score = score = live.scorer.score(call.view)  # never raises
+        exchange.mark("score")
+        exchange.plan = plan = self.plan(tenant, model, call, score, _route(headers, tenant))  # 400 403 503
+        exchange.mark("plan")
+        exchange.stream = await live.upstream.open(  # 502 503 504; fails over only before the first byte
+            plan.pools,
+            Outgoing(
+                method=b"POST",
+                target=wire.TARGETS[call.endpoint],
+                headers=headers_for_engine(headers, exchange.request_id),
+                body_for=call.body_for,
+                stream=call.stream,
+            ),
+        )
+        return exchange.stream
+
+    async def open_other(
+        self, exchange: Exchange, method: bytes, target: bytes, headers: Headers, read_body: Body
+    ) -> Stream:
+        """Pass a call of any other path to a baseline pool of the model it names, or of the tenant's first one."""
+        live = self.live
+        exchange.tenant = tenant = live.tenants.identify(headers)
+        body = await read_body()
+        exchange.mark("body")
+        name = wire.named_model(body)
+        exchange.admission = live.tenants.admit(tenant, model=name, tokens=1, now=exchange.clock())
+        model = live.tenants.resolve(tenant, name).name if name is not None else _first_model(live, tenant)
+        exchange.model = model
+
+        def body_for(served_model: str) -> bytes:
+            return body if name in (None, served_model) else wire.rename_model(body, served_model)
+
+        exchange.stream = await live.upstream.open(
+            _baseline_first(live, model),
+            Outgoing(
+                method=method,
+                target=target,
+                headers=headers_for_engine(headers, exchange.request_id),
+                body_for=body_for,
+                stream=False,
+                idempotent=method in (b"GET", b"HEAD"),
+            ),
+        )
+        return exchange.stream
+
+    def plan(self, tenant: Tenant, model: str, call: Call, score: Score, route: str | None) -> Plan:
+        """Decide where a call goes; a dry run asks the same way."""
+        live = self.live
+        return routing.plan(
+            self.ask(tenant, model, call, score, route),
+            live.pools.view(model, live.clock()),
+            live.curves,
+            now=time.time(),
+            chance=self._chance,
+        )
+
+    def ask(self, tenant: Tenant, model: str, call: Call, score: Score, route: str | None) -> Ask:
+        """Put the call as the question that routing answers."""
+        return Ask(
+            model=model,
+            tenant=tenant.name,
+            policy=tenant.policy,
+            route=route,  # type: ignore[arg-type]
+            cost_weight=tenant.cost_weight,
+            explore=tenant.explore,
+            needs=Needs(call.features, call.view.prompt_tokens, call.max_tokens, call.temperature),
+            score=score,
+            template=call.view.template,
+        )
+
+
+def _tokens(call: Call) -> int:
+    """Estimate the tokens of prompt and answer together, for the tenant's limits; corrected when the call ends."""
+    return call.view.prompt_tokens + (call.max_tokens if call.max_tokens is not None else _ANSWER_TOKENS)
+
+
+_ANSWER_TOKENS = 256  # of an answer that the client has not limited
+
+
+def _route(headers: Headers, tenant: Tenant) -> str | None:
+    """Return the client's wish for a kind of pool.
+
+    Raises:
+        BadRequest: not one of the routes. Forbidden: the tenant's policy leaves the client no choice.
+    """
+    for name, value in headers:
+        if name == b"x-draftlane-route":
+            route = value.decode("latin-1").strip().lower()
+            if route not in _ROUTES:
+                raise BadRequest(
+                    f"'x-draftlane-route' must be one of {', '.join(_ROUTES)}.", param="x-draftlane-route", code="invalid_value"
+                )
+            if route != "auto" and not tenant.allow_route_header:
+                raise Forbidden("This key may not set x-draftlane-route.", param="x-draftlane-route", code="route_not_allowed")
+            return route
+    return None
+
+
+def _first_model(live: Live, tenant: Tenant) -> str:
+    for model in live.config.models:
+        if tenant.may_use(model.name):
+            return model.name
+    raise Forbidden("This key may use no model.", code="no_model")
+
+
+def _baseline_first(live: Live, model: str) -> tuple[str, ...]:
+    now = live.clock()
+    views = [view for view in live.pools.view(model, now) if view.available]
+    if not views:
+        raise Unavailable(f"No pool of model '{model}' is available.", code="no_replica", retry_after=1.0)
+    return tuple(view.name for view in sorted(views, key=lambda view: view.speculative))

@@ -1,0 +1,203 @@
+"""Live state of pools: which replicas live, what runs on them, how long a step takes now. Nothing here waits.
+
+Owned per process. Leases are the only count of running requests: taken in `upstream`, given back by the exchange's exit, never reaped.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from gateway import http1
+from gateway.breaker import Breaker
+from gateway.config import Config, PoolConfig
+from gateway.routing.view import PoolView
+
+LEARNING_SHARE = 0.1  # of a new step time in the running estimate: about the last twenty calls
+
+
+class Replica:
+    """One engine of a pool."""
+
+    __slots__ = ("breaker", "client", "cool_until", "healthy", "name", "running", "url")
+
+    def __init__(self, name: str, url: str, client: http1.Client) -> None:
+        self.name = name
+        self.url = url
+        self.client = client
+        self.breaker = Breaker()
+        self.healthy = True  # until a health check says otherwise: the first request needs no check before it
+        self.cool_until = 0.0  # an engine's Retry-After
+        self.running = 0
+
+    def __repr__(self) -> str:
+        return f"<Replica {self.name} running={self.running} {self.breaker.state}{'' if self.healthy else ' unhealthy'}>"
+
+    def usable(self, now: float) -> bool:
+        """Whether a request may be sent there now."""
+        return self.healthy and now >= self.cool_until and self.breaker.allows(now)
+
+    def state(self, now: float) -> str:
+        """One of REPLICA_STATES, for people and metrics."""
+        if not self.healthy:
+            return "unhealthy"
+        if now < self.cool_until:
+            return "cooling"
+        return "live" if self.breaker.state == "closed" else self.breaker.state
+
+
+REPLICA_STATES = ("live", "half-open", "open", "cooling", "unhealthy")
+
+
+class Lease:
+    """A running request on a replica; released once, by whoever owns the stream."""
+
+    __slots__ = ("_replica",)
+
+    def __init__(self, replica: Replica, now: float) -> None:
+        replica.running += 1
+        replica.breaker.begin(now)
+        self._replica: Replica | None = replica
+
+    def release(self) -> None:
+        """Give the place back; idempotent."""
+        replica, self._replica = self._replica, None
+        if replica is not None:
+            replica.running -= 1
+            replica.breaker.abandon()
+
+
+class Pool:
+    """Replicas that share a model and an engine configuration, and what they have shown."""
+
+    def __init__(self, config: PoolConfig, replicas: list[Replica], key: str | None) -> None:
+        self.config = config
+        self.name = config.name
+        self.replicas = replicas
+        self.authorization = f"Bearer {key}".encode() if key else None
+        self.enabled = not config.disabled
+        self.load_factor = 1.0  # observed step time ÷ the configured one at that load
+        self.ttft_seconds = config.ttft_seconds
+        self._supports = frozenset(config.supports)
+        self.price_per_slot_second = config.price_per_hour / 3600.0 / config.slots
+
+    def __repr__(self) -> str:
+        return f"<Pool {self.name} {self.running}/{self.config.slots * len(self.replicas)} {self.replicas}>"
+
+    @property
+    def running(self) -> int:
+        """Requests of this process on all replicas."""
+        return sum(replica.running for replica in self.replicas)
+
+    def configured_step(self, running_per_replica: float) -> float:
+        """Seconds per step by configuration with so many requests running on a replica."""
+        busy = min(max(running_per_replica, 1.0), self.config.slots)
+        return self.config.step_seconds * (1.0 + self.config.step_growth * (busy - 1.0))
+
+    def saw_step(self, step_seconds: float, running_per_replica: float) -> None:
+        """Learn from one call's mean step time at a load; outliers move the estimate by at most a fifth."""
+        ratio = step_seconds / self.configured_step(running_per_replica) / self.load_factor
+        self.load_factor *= 1.0 + LEARNING_SHARE * (min(max(ratio, 1 / 3), 3.0) - 1.0)
+
+    def saw_ttft(self, seconds: float) -> None:
+        """Learn from one call's time to first token."""
+        self.ttft_seconds += LEARNING_SHARE * (seconds - self.ttft_seconds)
+
+    def view(self, now: float) -> PoolView:
+        """Return the snapshot that one decision reads."""
+        live = sum(replica.usable(now) for replica in self.replicas)
+        running = self.running
+        slots = self.config.slots * live
+        per_replica = running / live if live else 0.0
+        why = None if self.enabled else "switched off"
+        if why is None and not live:
+            why = "no live replica"
+        return PoolView(
+            name=self.name,
+            speculative=self.config.speculative,
+            window=self.config.window or 1,
+            drafter=self.config.drafter,
+            revision=self.config.revision,
+            supports=self._supports,
+            max_model_len=self.config.max_model_len,
+            slots=slots,
+            running=min(running, slots),
+            queued=max(running - slots, 0),
+            live_replicas=live,
+            step_seconds=self.configured_step(per_replica) * self.load_factor,
+            ttft_seconds=self.ttft_seconds,
+            price_per_slot_second=self.price_per_slot_second,
+            available=why is None,
+            why_unavailable=why,
+            step_growth=self.config.step_growth,
+        )
+
+    def choose(self, now: float, chance: Callable[[], float], avoid: Sequence[Replica] = ()) -> Replica | None:
+        """Return the less busy of two usable replicas drawn by chance, avoiding those already tried; None when none is usable."""
+        usable = [replica for replica in self.replicas if replica.usable(now) and replica not in avoid]
+        if len(usable) < 2:
+            return usable[0] if usable else None
+        first = usable.pop(int(chance() * len(usable)))
+        second = usable[int(chance() * len(usable))]
+        return first if first.running <= second.running else second
+
+
+class Pools:
+    """All pools by name, built from the configuration; a reload keeps the state of replicas that stay."""
+
+    def __init__(self, config: Config, env: Mapping[str, str]) -> None:
+        self._by_name: dict[str, Pool] = {}
+        self._of_model: dict[str, tuple[Pool, ...]] = {}
+        self.apply(config, env)
+
+    def __getitem__(self, name: str) -> Pool:
+        return self._by_name[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    def __iter__(self) -> Iterator[Pool]:
+        return iter(self._by_name.values())
+
+    def of_model(self, model: str) -> tuple[Pool, ...]:
+        """Return the pools that serve a configured model."""
+        return self._of_model[model]
+
+    def view(self, model: str, now: float) -> list[PoolView]:
+        """Return the snapshots of a model's pools."""
+        return [pool.view(now) for pool in self._of_model[model]]
+
+    def apply(self, config: Config, env: Mapping[str, str]) -> None:
+        """Take over a configuration: pools and replicas that stay keep their connections and state, others are closed."""
+        before = self._by_name
+        kept = {(pool.name, replica.url): replica for pool in before.values() for replica in pool.replicas}
+        after: dict[str, Pool] = {}
+        for settings in config.pools:
+            replicas = [
+                kept.pop((settings.name, spec.url), None) or _replica(settings, index, spec.url, config)
+                for index, spec in enumerate(settings.replicas)
+            ]
+            pool = Pool(settings, replicas, env.get(settings.key_env) if settings.key_env else None)
+            old = before.get(settings.name)
+            if old is not None and old.config.revision == settings.revision:
+                pool.load_factor, pool.ttft_seconds = old.load_factor, old.ttft_seconds
+            after[settings.name] = pool
+        self._by_name = after
+        self._of_model = {
+            model.name: tuple(pool for pool in after.values() if pool.config.model == model.name) for model in config.models
+        }
+        for replica in kept.values():
+            replica.client.drop_idle()  # running streams end by themselves
+
+    def close(self) -> None:
+        """Close every connection."""
+        for pool in self._by_name.values():
+            for replica in pool.replicas:
+                replica.client.close()
+
+
+def _replica(pool: PoolConfig, index: int, url: str, config: Config) -> Replica:
+    limits = config.limits
+    tls = ssl.create_default_context() if url.startswith("https:") else None
+    client = http1.Client(url, connect_seconds=limits.connect_seconds, buffer_bytes=limits.buffer_bytes, tls=tls)
+    return Replica(f"{pool.name}-{index}", url, client)

@@ -1,0 +1,162 @@
+"""Copying one reply to one client, byte for byte, and telling every ending apart.
+
+The endings: the whole answer; the engine's own error; a refusal before anything was sent; no engine that answers; a stream that
+breaks off, falls silent or takes too long; a client that leaves; a client that stops reading; a shutdown. After the first byte a failure
+becomes one SSE error event and no end mark, so that a broken answer never looks whole; a broken reply of another kind is cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from gateway import usage
+from gateway.errors import BadGateway, GatewayError, UpstreamTimeout
+from gateway.http1 import Broken, Silent
+from gateway.sse import EventTooLarge, Reader
+from gateway.watch import ClientLeft, Receive, Watch
+
+if TYPE_CHECKING:
+    from gateway.config import Limits
+    from gateway.exchange import Exchange
+    from gateway.record import Outcome
+    from gateway.upstream import Stream
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Read = Callable[[], Awaitable[bytes]]
+Open = Callable[["Exchange", Read], Awaitable["Stream"]]
+
+_HOP_BY_HOP = frozenset(
+    {b"connection", b"keep-alive", b"proxy-authenticate", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"x-request-id"}
+)
+_log = logging.getLogger(__name__)
+
+
+async def relay(
+    exchange: Exchange, opening: Open, receive: Receive, send: Send, limits: Limits, abort: Callable[[], None] | None
+) -> None:
+    """Open a stream and copy it to the client; every ending is noted on the exchange and none escapes, except a shutdown's."""
+    async with exchange:
+        try:
+            async with Watch(exchange, receive, limits, abort) as watch:
+                stream = await opening(exchange, watch.read_body)
+                await _copy(exchange, stream, send, watch, limits, abort)
+        except GatewayError as error:
+            exchange.fail(error)
+            await respond(send, error.status, [*error.headers(), *exchange.headers()], error.body())
+        except ClientLeft:
+            exchange.outcome, exchange.status = "client_gone", 499
+        except asyncio.CancelledError:
+            exchange.error = "shutdown"
+            raise
+        except Exception:
+            _log.exception("call %s failed", exchange.request_id)
+            exchange.fail(_DEFECT)
+            await respond(send, _DEFECT.status, [*_DEFECT.headers(), *exchange.headers()], _DEFECT.body())
+
+
+_DEFECT = GatewayError("The gateway failed on this request; its log has the reason.", code="internal_error")
+
+
+async def respond(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    """Send one whole response; where one has begun, it is left unfinished."""
+    try:
+        await send(
+            {"type": "http.response.start", "status": status, "headers": [*headers, (b"content-length", b"%d" % len(body))]}
+        )
+        await send({"type": "http.response.body", "body": body})
+    except RuntimeError:  # the response had begun
+        return
+
+
+async def _copy(
+    exchange: Exchange, stream: Stream, send: Send, watch: Watch, limits: Limits, abort: Callable[[], None] | None
+) -> None:
+    reply = stream.reply
+    exchange.status = reply.status
+    content_type = next((value for name, value in reply.headers if name == b"content-type"), b"")
+    events = content_type.startswith(b"text/event-stream")
+    headers = [
+        (name, value) for name, value in reply.headers if name not in _HOP_BY_HOP and not (events and name == b"content-length")
+    ]
+    headers += exchange.headers()
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    if events:
+        await _copy_events(exchange, stream, send, watch, limits)
+    else:
+        await _copy_body(exchange, stream, send, watch, abort)
+
+
+async def _copy_events(exchange: Exchange, stream: Stream, send: Send, watch: Watch, limits: Limits) -> None:
+    reply, call = stream.reply, exchange.call
+    reader = Reader(exchange.endpoint, strip_usage=bool(call and call.adds_usage), max_event_bytes=limits.max_event_bytes)
+    exchange.reader = reader
+    clock = exchange.clock
+    failure: tuple[GatewayError, Outcome] | None = None
+    try:
+        while data := await reply.read():
+            if out := reader.feed(data):
+                watch.sending_since = clock()
+                await send({"type": "http.response.body", "body": out, "more_body": True})
+                watch.sending_since = 0.0
+    except Broken:
+        failure = BadGateway("The engine broke off its answer.", code="stream_truncated"), "truncated"
+    except Silent as error:
+        failure = UpstreamTimeout(str(error), code="stream_stalled"), "stalled"
+    except EventTooLarge as error:
+        failure = BadGateway(f"The engine sent {error}.", code="event_too_large"), "truncated"
+        reply.abort()
+    exchange.usage, exchange.speculation = reader.usage, reader.speculation
+    whole = reader.ended or (reader.finished and failure is None)
+    rest = b""
+    if whole:
+        exchange.outcome, rest = "ok", reader.rest()
+    elif failure is None and exchange.endpoint == "other":
+        exchange.outcome, rest = "ok", reader.rest()
+    else:
+        error, outcome = failure or (BadGateway("The engine ended its answer early.", code="stream_truncated"), "truncated")
+        exchange.fail(error, outcome)
+        rest = error_event(error, exchange.endpoint)
+    watch.sending_since = clock()
+    await send({"type": "http.response.body", "body": rest})
+
+
+async def _copy_body(
+    exchange: Exchange, stream: Stream, send: Send, watch: Watch, abort: Callable[[], None] | None
+) -> None:
+    """Copy any other reply; it is usually whole by now (see `upstream`), and only a larger one can still break off."""
+    reply = stream.reply
+    kept: list[bytes] = []
+    size = 0
+    try:
+        while True:
+            data = await reply.read()
+            if size < _READ_UP_TO:
+                kept.append(data)
+                size += len(data)
+            watch.sending_since = exchange.clock()
+            await send({"type": "http.response.body", "body": data, "more_body": not reply.complete or reply.pending})
+            watch.sending_since = 0.0
+            if reply.complete and not reply.pending:
+                break
+    except (Broken, Silent) as error:
+        silent = isinstance(error, Silent)
+        cut = UpstreamTimeout(str(error), code="stalled") if silent else BadGateway(str(error), code="truncated")
+        exchange.fail(cut, "stalled" if silent else "truncated")
+        if abort is not None:
+            abort()
+        return
+    told = usage.read(b"".join(kept)) if exchange.call is not None else usage.Told()
+    exchange.usage, exchange.speculation = told.usage, told.speculation
+    exchange.outcome = "ok" if reply.status < 400 else "engine_error"
+
+
+_READ_UP_TO = 8 * 1024 * 1024  # of a reply, for its usage: it stands at the end
+
+
+def error_event(error: GatewayError, endpoint: str) -> bytes:
+    """Return the SSE event that tells a failure after the first byte; the clients of typed streams look at its name."""
+    name = b"event: error\n" if endpoint in ("responses", "messages") else b""
+    return name + b"data: " + error.body() + b"\n\n"

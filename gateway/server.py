@@ -1,0 +1,136 @@
+"""The listening side: uvicorn with the bounds it lacks, and a drain that lets running streams end.
+
+`BoundedProtocol` adds to uvicorn's httptools protocol what a public endpoint needs: a limit on the head's size and on the time it
+may take, refusals that are OpenAI error objects, and the transport's abort for clients that stopped reading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gateway.errors import BadRequest, GatewayError, HeadersTooLarge, RequestTimeout
+
+ABORT = "draftlane.abort"  # the ASGI extension under which the transport's abort is found
+
+
+def protocol(max_header_bytes: int, header_seconds: float) -> type[HttpToolsProtocol]:
+    """Return the protocol class for these bounds; uvicorn makes one object per connection."""
+
+    class BoundedProtocol(HttpToolsProtocol):
+        """One client connection."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._head_bytes = 0
+            self._head_timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._head_timer = self.loop.call_later(header_seconds, self._head_late)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_timer()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            in_head = self._head_timer is not None or not self._head_bytes
+            if in_head:
+                if self._head_timer is None:  # the next request of a kept connection begins
+                    self._head_timer = self.loop.call_later(header_seconds, self._head_late)
+                self._head_bytes += len(data)
+            super().data_received(data)
+            if self._head_timer is not None and self._head_bytes > max_header_bytes:
+                self.refuse(
+                    HeadersTooLarge(f"The request's headers are over {max_header_bytes} bytes.", code="headers_too_large")
+                )
+
+        def on_headers_complete(self) -> None:
+            self._stop_timer()
+            self._head_bytes = 0
+            size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+            if size > max_header_bytes:
+                self.refuse(
+                    HeadersTooLarge(f"The request's headers are over {max_header_bytes} bytes.", code="headers_too_large")
+                )
+                return
+            self.scope["extensions"] = {ABORT: self.transport.abort}  # type: ignore[typeddict-unknown-key]
+            super().on_headers_complete()
+
+        def send_400_response(self, msg: str) -> None:
+            self.refuse(BadRequest("The request is not valid HTTP/1.1.", code="invalid_http"))
+
+        def refuse(self, error: GatewayError) -> None:
+            """Answer without the application and close."""
+            if self.transport.is_closing():
+                return
+            body = error.body()
+            head = b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+            self.transport.write(head % (error.status, type(error).__name__.encode(), len(body)) + body)
+            self.transport.close()
+
+        def _head_late(self) -> None:
+            self._head_timer = None
+            if self._head_bytes:
+                self.refuse(RequestTimeout(f"The request's headers took over {header_seconds:g} s.", code="header_timeout"))
+            else:
+                self.transport.close()  # connected and silent
+
+        def _stop_timer(self) -> None:
+            if self._head_timer is not None:
+                self._head_timer.cancel()
+                self._head_timer = None
+
+    return BoundedProtocol
+
+
+class DrainingServer(uvicorn.Server):
+    """A uvicorn server whose SIGTERM first announces the drain, then waits for running calls, then stops listening.
+
+    `running` tells how many calls run, `draining` is called once when the drain begins; the limit is `drain_seconds`.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        running: Callable[[], int],
+        draining: Callable[[], None],
+        drain_seconds: float,
+        notice_seconds: float = 0.5,
+    ) -> None:
+        super().__init__(config)
+        self._running = running
+        self._draining = draining
+        self._drain_seconds = drain_seconds
+        self._notice_seconds = notice_seconds
+        self._drain: asyncio.Task[None] | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin the drain on SIGTERM; SIGINT, or a second signal, stops at once."""
+        if sig == signal.SIGTERM and self._drain is None and self.started:
+            self._captured_signals.append(sig)
+            self._draining()
+            loop = asyncio.get_event_loop()
+            loop.call_soon_threadsafe(self._begin_drain)
+            return
+        super().handle_exit(sig, frame)
+
+    def _begin_drain(self) -> None:
+        self._drain = asyncio.get_running_loop().create_task(self._wait_for_calls())
+
+    async def _wait_for_calls(self) -> None:
+        """Keep listening until nothing runs, at least long enough for a load balancer to see /readyz turn."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while loop.time() - began < self._drain_seconds:
+            await asyncio.sleep(0.05)
+            if loop.time() - began >= self._notice_seconds and not self._running():
+                break
+        self.should_exit = True

@@ -1,0 +1,97 @@
+"""What an answer says about itself: token counts and, from engines that offer it, its speculative steps. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one answer, as the engine counted them."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """vLLM's `metrics.speculative_decoding` of one answer: steps with a draft, tokens drafted and accepted."""
+
+    steps: int
+    drafted: int
+    accepted: int
+
+
+class _Counts(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class _Speculative(msgspec.Struct):
+    num_spec_steps: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_draft_tokens: int = 0
+
+
+class _Metrics(msgspec.Struct):
+    speculative_decoding: _Speculative | None = None
+
+
+class _Inner(msgspec.Struct):
+    usage: _Counts | None = None
+    metrics: _Metrics | None = None
+
+
+class _Message(msgspec.Struct):
+    """Any of the bodies and events of the four endpoints, as far as they speak of usage."""
+
+    choices: list[msgspec.Raw] | None = None
+    usage: _Counts | None = None
+    metrics: _Metrics | None = None
+    response: _Inner | None = None  # responses: response.completed
+    message: _Inner | None = None  # messages: message_start
+    error: Any = None
+
+
+_decode = msgspec.json.Decoder(_Message).decode
+
+
+@dataclass(slots=True)
+class Told:
+    """What one body or event told; `only_usage` marks the extra event that `include_usage` adds."""
+
+    usage: Usage | None = None
+    speculation: Speculation | None = None
+    only_usage: bool = False
+    error: bool = False
+
+
+def read(data: bytes, before: Usage | None = None) -> Told:
+    """Read a JSON body or the data of one event; `before` is what earlier events told. Unreadable data tells nothing."""
+    try:
+        message = _decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return Told()
+    inner = message.response or message.message
+    counts = message.usage or (inner.usage if inner else None)
+    metrics = message.metrics or (inner.metrics if inner else None)
+    told = Told(error=message.error is not None)
+    if counts is not None:
+        told.usage = Usage(
+            _first(counts.prompt_tokens, counts.input_tokens, before.prompt_tokens if before else 0),
+            _first(counts.completion_tokens, counts.output_tokens, before.completion_tokens if before else 0),
+        )
+        told.only_usage = message.choices == []
+    if metrics is not None and metrics.speculative_decoding is not None:
+        spec = metrics.speculative_decoding
+        told.speculation = Speculation(spec.num_spec_steps, spec.num_draft_tokens, spec.num_accepted_draft_tokens)
+    return told
+
+
+def _first(*values: int | None) -> int:
+    return next((value for value in values if value is not None), 0)

@@ -1,0 +1,127 @@
+"""Watching one call from the side: the client that leaves, the client that stops reading, the engine that falls silent.
+
+One task waits for the client's departure, one timer looks at the times now and then. Neither does anything per event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from gateway.errors import RequestTimeout, TooLarge
+from gateway.http1 import Silent
+
+if TYPE_CHECKING:
+    from gateway.config import Limits
+    from gateway.exchange import Exchange
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+
+class ClientLeft(Exception):
+    """The client closed the connection before its request was whole."""
+
+
+_LOOKS_PER_LIMIT = 4  # a limit is enforced within a quarter of it
+
+
+class Watch:
+    """A context around the serving of one call. When the client leaves, the serving task is cancelled, and only then.
+
+    `sending_since` is set by the relay around a write to the client: loop time, or 0 when it is not writing.
+    """
+
+    def __init__(self, exchange: Exchange, receive: Receive, limits: Limits, abort: Callable[[], None] | None) -> None:
+        self._exchange = exchange
+        self._receive = receive
+        self._limits = limits
+        self._abort = abort
+        self._serving: asyncio.Task[Any] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._ended = False
+        self.sending_since = 0.0
+
+    async def __aenter__(self) -> Watch:
+        self._serving = asyncio.current_task()
+        return self
+
+    async def read_body(self) -> bytes:
+        """Read the request's body, then begin to watch; what comes after the body is the client's departure."""
+        body = await read_body(self._receive, self._limits.max_body_bytes, self._limits.header_seconds)
+        self._task = asyncio.create_task(self._departure())
+        self._look()
+        return body
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        serving, self._serving = self._serving, None
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._ended and serving is not None:
+            serving.uncancel()
+            return kind is asyncio.CancelledError
+        return False
+
+    async def _departure(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._end("client_gone")
+
+    def _end(self, outcome: str) -> None:
+        if self._serving is None or self._ended:
+            return
+        self._ended = True
+        self._exchange.outcome = outcome  # type: ignore[assignment]
+        self._exchange.status = self._exchange.status or 499  # nginx's status for a client that closed the request
+        self._serving.cancel()
+
+    def _look(self) -> None:
+        """Check the idle, total and reader limits; look again later."""
+        loop = asyncio.get_running_loop()
+        now, limits, stream = loop.time(), self._limits, self._exchange.stream
+        if self.sending_since and now - self.sending_since > limits.client_idle_seconds:
+            if self._abort is not None:
+                self._abort()
+            self._end("client_stalled")
+            return
+        if stream is not None and not self.sending_since:
+            reply = stream.reply
+            if now - reply.last_byte_at > limits.idle_seconds:
+                reply.fail(Silent(f"The engine sent nothing for {limits.idle_seconds:g} s."))
+            elif now - self._exchange.started > limits.total_seconds:
+                reply.fail(Silent(f"The answer took longer than {limits.total_seconds:g} s."))
+        shortest = min(limits.idle_seconds, limits.client_idle_seconds, limits.total_seconds)
+        self._timer = loop.call_later(shortest / _LOOKS_PER_LIMIT, self._look)
+
+
+async def read_body(receive: Receive, max_bytes: int, seconds: float) -> bytes:
+    """Read a request's body whole, within bounds of size and time.
+
+    Raises:
+        TooLarge: over `max_bytes`. RequestTimeout: not whole within `seconds`. ClientLeft: the connection closed.
+    """
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientLeft
+                body: bytes = message.get("body", b"")
+                size += len(body)
+                if size > max_bytes:
+                    raise TooLarge(f"The request body is over {max_bytes} bytes.", code="request_too_large")
+                if not message.get("more_body", False):
+                    return b"".join([*parts, body]) if parts else body
+                parts.append(body)
+    except TimeoutError:
+        raise RequestTimeout(f"The request body did not arrive within {seconds:g} s.", code="body_timeout") from None

@@ -1,0 +1,331 @@
+"""Requests on the wire: parsed once and only as far as needed, the client's bytes kept. No I/O, no clock.
+
+Rules of this module:
+ 1. What the gateway does not understand is forwarded as it came; nothing is ever re-dumped.
+ 2. What it must change (`model`, `stream_options.include_usage`) is spliced into the bytes at the place the parser found.
+ 3. What it does understand is checked by type, and a wrong one is an error that names the field. Ranges are the engine's to judge.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from classifier.scorer import View
+from gateway.errors import BadRequest
+
+Endpoint = Literal["chat", "completions", "responses", "messages"]
+ENDPOINTS: dict[str, Endpoint] = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "completions",
+    "/v1/responses": "responses",
+    "/v1/messages": "messages",
+}
+TARGETS: dict[str, bytes] = {endpoint: path.encode() for path, endpoint in ENDPOINTS.items()}
+_Number = float | int | None
+_MEDIA = frozenset({"image_url", "input_image", "image", "input_audio", "audio_url", "video_url", "file", "document"})
+
+
+class _Request(msgspec.Struct, kw_only=True):
+    """The fields of any of the four endpoints that decide something; all others are skipped by the parser."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: msgspec.Raw = msgspec.Raw()
+    messages: list[dict[str, Any]] | None = None
+    prompt: str | list[Any] | None = None
+    input: str | list[Any] | None = None
+    instructions: str | None = None
+    system: str | list[Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
+    text: dict[str, Any] | None = None
+    prediction: dict[str, Any] | None = None
+    stop: str | list[str] | None = None
+    max_tokens: _Number = None
+    max_completion_tokens: _Number = None
+    max_output_tokens: _Number = None
+    temperature: _Number = None
+    top_p: _Number = None
+    min_p: _Number = None
+    top_k: _Number = None
+    n: _Number = None
+    best_of: _Number = None
+    use_beam_search: bool | None = None
+    logit_bias: dict[str, Any] | None = None
+    logprobs: bool | _Number = None
+    top_logprobs: _Number = None
+    prompt_logprobs: _Number = None
+    presence_penalty: _Number = None
+    frequency_penalty: _Number = None
+    repetition_penalty: _Number = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    structured_outputs: Any = None
+
+
+class _Places(msgspec.Struct):
+    """Where the values lie that may be spliced: raw views into the body."""
+
+    model: msgspec.Raw
+    stream_options: msgspec.Raw = msgspec.Raw()
+
+
+class _Named(msgspec.Struct):
+    model: str | None = None
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: msgspec.Raw = msgspec.Raw()
+
+
+_decode = msgspec.json.Decoder(_Request).decode
+_any_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_named = msgspec.json.Decoder(_Named).decode
+_places = msgspec.json.Decoder(_Places).decode
+_stream_options = msgspec.json.Decoder(_StreamOptions).decode
+_PATH = re.compile(r" - at `\$\.?(.*)`$")
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """A client's request: the original bytes, and the few facts that scoring and routing need.
+
+    `max_tokens` is the limit the client set; `features` are the abilities it asks of an engine, judged by values.
+    """
+
+    endpoint: Endpoint
+    body: bytes
+    model: str
+    stream: bool
+    wants_usage: bool
+    features: frozenset[str]
+    temperature: float | None
+    max_tokens: int | None
+    view: View
+    has_tools: bool
+
+    @property
+    def adds_usage(self) -> bool:
+        """Whether a usage event is asked for on the client's behalf, to be taken out of the reply again."""
+        return self.stream and not self.wants_usage and self.endpoint in ("chat", "completions")
+
+    def body_for(self, served_model: str) -> bytes:
+        """Return the bytes for an engine that serves the model under `served_model`."""
+        if served_model == self.model and not self.adds_usage:
+            return self.body
+        places = _places(self.body)
+        splices: list[tuple[int, int, bytes]] = []
+        if served_model != self.model:
+            splices.append((*_span(self.body, places.model), msgspec.json.encode(served_model)))
+        if self.adds_usage:
+            splices.append(_usage_splice(self.body, places.stream_options))
+        return _splice(self.body, splices)
+
+
+def parse(body: bytes, endpoint: Endpoint) -> Call:
+    """Read a request body.
+
+    Raises:
+        BadRequest: not JSON, not UTF-8, nested too deeply, or a field of the wrong type; `param` names it.
+    """
+    request = _read(body)
+    _require_prompt(request, endpoint)
+    options = bytes(request.stream_options)
+    return Call(
+        endpoint=endpoint,
+        body=body,
+        model=request.model,
+        stream=bool(request.stream),
+        wants_usage=b'"include_usage"' in options and _asks_for_usage(options),
+        features=_features(request, endpoint),
+        temperature=None if request.temperature is None else float(request.temperature),
+        max_tokens=_limit(request),
+        view=View.of(_fields(request), endpoint),
+        has_tools=bool(request.tools),
+    )
+
+
+def named_model(body: bytes) -> str | None:
+    """Return the model that any other JSON body names, or None when it names none or is not JSON."""
+    try:
+        return _named(body).model
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def field_names(body: bytes) -> frozenset[str]:
+    """Return the names at the top of a JSON object; none when it is not one."""
+    try:
+        return frozenset(_any_object(body))
+    except (msgspec.DecodeError, RecursionError):
+        return frozenset()
+
+
+def rename_model(body: bytes, served_model: str) -> bytes:
+    """Return a body that `named_model` read, with its model's name replaced."""
+    return _splice(body, [(*_span(body, _places(body).model), msgspec.json.encode(served_model))])
+
+
+def _read(body: bytes) -> _Request:
+    try:
+        if not body.isascii():
+            body.decode()
+        return _decode(body)
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"The request body is not valid UTF-8 (byte {error.start}).", code="invalid_utf8") from None
+    except msgspec.ValidationError as error:
+        text = str(error)
+        found = _PATH.search(text)
+        param = found.group(1) if found else None
+        if param is None and "required field" in text:
+            param = text.split("`")[1]
+        where = f"'{param}'" if param else "the request body"
+        raise BadRequest(f"Invalid value for {where}: {_PATH.sub('', text)}.", param=param, code="invalid_type") from None
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"The request body could not be parsed as JSON: {error}.", code="invalid_json") from None
+    except RecursionError:
+        raise BadRequest("The request body is nested too deeply.", code="invalid_json") from None
+
+
+def _require_prompt(request: _Request, endpoint: Endpoint) -> None:
+    """Check the one field that every call of this endpoint must have, and the shape that scoring relies on."""
+    if not request.model:
+        raise BadRequest("'model' must not be empty.", param="model", code="invalid_value")
+    field = {"completions": "prompt", "responses": "input"}.get(endpoint, "messages")
+    value = getattr(request, field)
+    if value is None:
+        raise BadRequest(f"Missing required parameter: '{field}'.", param=field, code="missing_required_parameter")
+    if field != "messages":
+        return
+    if not value:
+        raise BadRequest("'messages' must hold at least one message.", param="messages", code="empty_array")
+    for index, message in enumerate(value):
+        if not isinstance(message.get("role"), str):
+            where = f"messages[{index}].role"
+            raise BadRequest(f"Invalid value for '{where}': expected a string.", param=where, code="invalid_type")
+        if not isinstance(message.get("content"), str | list | None):
+            where = f"messages[{index}].content"
+            raise BadRequest(f"Invalid value for '{where}': expected a string or an array.", param=where, code="invalid_type")
+
+
+def _limit(request: _Request) -> int | None:
+    for value in (request.max_completion_tokens, request.max_tokens, request.max_output_tokens):
+        if value is not None:
+            return int(min(max(value, 0), 2**31))
+    return None
+
+
+def _asks_for_usage(options: bytes) -> bool:
+    try:
+        return bytes(_stream_options(options).include_usage) == b"true"
+    except msgspec.DecodeError:
+        return False
+
+
+_VIEWED = (
+    "messages prompt input instructions system tools tool_choice response_format text prediction stop max_tokens"
+    " max_completion_tokens max_output_tokens temperature top_p n guided_json guided_regex guided_choice"
+).split()
+
+
+def _fields(request: _Request) -> dict[str, Any]:
+    return {name: value for name in _VIEWED if (value := getattr(request, name)) is not None}
+
+
+def _features(request: _Request, endpoint: Endpoint) -> frozenset[str]:
+    """Name the abilities the call needs. `min_p: 0`, `n: 1` and the like ask for nothing; an absent temperature samples."""
+    asked = {
+        "sampling": request.temperature is None or request.temperature > 0,
+        "min_p": bool(request.min_p and request.min_p > 0),
+        "logit_bias": bool(request.logit_bias),
+        "structured_output": _structured(request),
+        "tool_choice": _forces_tool(request.tool_choice),
+        "penalties": bool(request.presence_penalty or request.frequency_penalty)
+        or request.repetition_penalty not in (None, 0, 1),
+        "logprobs": _wants_logprobs(request, endpoint),
+        "n": (request.n or 1) > 1 or (request.best_of or 1) > 1 or bool(request.use_beam_search),
+        "images": _has_media(request.messages or request.input),
+    }
+    return frozenset(name for name, needed in asked.items() if needed)
+
+
+def _structured(request: _Request) -> bool:
+    if any((request.guided_json, request.guided_regex, request.guided_choice, request.guided_grammar)):
+        return True
+    if request.structured_outputs:
+        return True
+    form = request.response_format or (request.text or {}).get("format")
+    return isinstance(form, dict) and form.get("type", "text") != "text"
+
+
+def _forces_tool(choice: str | dict[str, Any] | None) -> bool:
+    if isinstance(choice, dict):
+        return choice.get("type") not in ("auto", "none")
+    return choice in ("required", "any")
+
+
+def _wants_logprobs(request: _Request, endpoint: Endpoint) -> bool:
+    if request.prompt_logprobs is not None or request.top_logprobs:
+        return True
+    if endpoint == "completions":  # here it is a number, and 0 still returns the sampled token's
+        return request.logprobs is not None and request.logprobs is not False
+    return bool(request.logprobs)
+
+
+def _has_media(messages: str | Sequence[Any] | None) -> bool:
+    if not messages or isinstance(messages, str):
+        return False
+    for message in messages:
+        parts = message.get("content") if isinstance(message, dict) else None
+        if isinstance(parts, list):
+            for part in parts:
+                if isinstance(part, dict) and part.get("type") in _MEDIA:
+                    return True
+    return False
+
+
+def _address(buffer: bytes | msgspec.Raw) -> int:
+    return int(np.frombuffer(buffer, np.uint8).__array_interface__["data"][0])  # type: ignore[arg-type]
+
+
+def _span(body: bytes, raw: msgspec.Raw) -> tuple[int, int]:
+    """Return where a raw value lies in the body it was decoded from: it is a view of the same memory."""
+    start = _address(raw) - _address(body)
+    return start, start + len(bytes(raw))
+
+
+def _usage_splice(body: bytes, options: msgspec.Raw) -> tuple[int, int, bytes]:
+    """Return (start, end, replacement) that makes the body ask for a usage event."""
+    value = bytes(options)
+    if not value:
+        brace = body.index(b"{") + 1
+        return brace, brace, b'"stream_options":{"include_usage":true},'
+    start, end = _span(body, options)
+    if value == b"null":
+        return start, end, b'{"include_usage":true}'
+    if not value.startswith(b"{"):
+        return start, end, value  # nonsense: the engine's to refuse
+    flag = _stream_options(options).include_usage
+    if bytes(flag):
+        return (*_span(body, flag), b"true")
+    comma = b"" if value[1:].lstrip().startswith(b"}") else b","
+    return start + 1, start + 1, b'"include_usage":true' + comma
+
+
+def _splice(body: bytes, splices: list[tuple[int, int, bytes]]) -> bytes:
+    parts: list[bytes] = []
+    at = 0
+    for start, end, replacement in sorted(splices):
+        parts += (body[at:start], replacement)
+        at = end
+    parts.append(body[at:])
+    return b"".join(parts)
