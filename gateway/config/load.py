@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from gateway.config import rules
 from gateway.config.schema import (
+    IN_WORDS,
     Classifier,
     Config,
     Embedded,
@@ -93,8 +94,8 @@ def _problem(error: ErrorDetails) -> str:
             return f"{where}: is a list of tables; write [[{'.'.join(_plain(error['loc']))}]]"
         case "model_type" | "model_attributes_type":
             return f"{where}: must be a table of settings"
-        case "string_pattern_mismatch" if "key_sha256" in where:
-            return f"{where}: must be a SHA-256 digest, 64 hex digits in lower case, never the key itself"
+        case "string_pattern_mismatch":
+            what = IN_WORDS[error["ctx"]["pattern"]]
         case "value_error":
             return f"{where}: {what.removeprefix('Value error, ')}"
     return f"{where}: {what.replace('Input should', 'must')}{_shown(error)}"

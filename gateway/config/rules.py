@@ -5,12 +5,13 @@ A rule skips what the schema refuses anyway (a name that is a number, a pool tha
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, Final
 
-from gateway.config.schema import key_digest
+from gateway.config.schema import ENV_NAME, key_digest
 
 Table = Mapping[str, Any]
 # What metrics call a tenant or pool beyond their closed sets, and one that a call never got to.
@@ -180,5 +181,5 @@ def _environment(raw: Table, env: Mapping[str, str]) -> Iterator[str]:
     for path, row in _rows(raw, "tenant"):
         named += [(f"{path}.key_env[{i}]", name) for i, name in enumerate(_strings(row, "key_env"))]
     for path, name in named:
-        if isinstance(name, str) and not env.get(name):
+        if isinstance(name, str) and re.match(ENV_NAME, name) and not env.get(name):
             yield f"{path}: the environment variable {name} is not set; export it, or remove the setting"

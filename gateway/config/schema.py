@@ -24,12 +24,25 @@ Amount = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Text = Annotated[str, StringConstraints(min_length=1)]
 # Names travel in response headers, metric labels and file names.
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 # Model names may look like a repository's ("Qwen/Qwen3-32B") or a fine-tune's ("ft:gpt-4o:org").
-ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}$")]
-EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-UrlPath = Annotated[str, StringConstraints(pattern=r"^/[!-~]*$")]
+MODEL_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}$"
+ENV_NAME: Final = r"^[A-Za-z_][A-Za-z0-9_]*$"
+DIGEST: Final = r"^[0-9a-f]{64}$"
+URL_PATH: Final = r"^/[!-~]*$"
+# The patterns in words, for whoever broke one.
+IN_WORDS: Final = {
+    NAME: "must be up to 64 letters, digits, dots, dashes and underscores, with a letter or digit first",
+    MODEL_NAME: "must be up to 200 letters, digits and any of . _ : / @ + -, with a letter or digit first",
+    ENV_NAME: "must be the name of an environment variable, never the secret itself",
+    DIGEST: "must be a SHA-256 digest, 64 hex digits in lower case, never the key itself",
+    URL_PATH: 'must be a path such as "/health"',
+}
+Name = Annotated[str, StringConstraints(pattern=NAME)]
+ModelName = Annotated[str, StringConstraints(pattern=MODEL_NAME)]
+EnvName = Annotated[str, StringConstraints(pattern=ENV_NAME)]
+Digest = Annotated[str, StringConstraints(pattern=DIGEST)]
+UrlPath = Annotated[str, StringConstraints(pattern=URL_PATH)]
 
 Feature = Literal[
     "min_p",
@@ -236,6 +249,7 @@ class Store(Section):
     kind: Literal["memory", "sqlite", "redis"] = "memory"
     path: Text | None = None  # of the SQLite file
     url_env: EnvName | None = None  # holds the address of Redis, which may carry a password
+    journal: Text | None = None  # directory of what the Store does not have yet; beside the SQLite file unless set
     flush_seconds: Seconds = 1.0
 
 

@@ -1,0 +1,72 @@
+# Everything that is done with Draftlane, from a clean clone on. Needs Python 3.11 or newer, Node 20 or newer, git and make.
+
+.DEFAULT_GOAL := help
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+PYTHON ?= python3
+BIN := .venv/bin
+# Stamps lie inside of what they stand for, so that deleting that is enough to have it built again.
+READY := .venv/.ready
+NODE_READY := tests/node/node_modules/.ready
+CODE := $(wildcard gateway classifier bench tests)
+
+.PHONY: help setup run test check lint type imports fmt bench lock node audit clean
+
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Build .venv with all that serving and testing need
+
+run: $(READY) ## Serve config.toml on 127.0.0.1:8080; the demo key is dl-demo
+	$(BIN)/draftlane serve --config config.toml
+
+test: check $(NODE_READY) ## Check, then run all tests; ARGS="-k words" runs some
+	$(BIN)/python -m pytest $(ARGS)
+
+check: lint type imports ## Lint, types and import contracts
+
+lint: $(READY) ## Look for mistakes and formatting that differs
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+
+type: $(READY) ## Check types, strictly
+	$(BIN)/mypy
+
+imports: $(READY) ## Check that imports run one way
+	$(BIN)/lint-imports --no-logo
+
+fmt: $(READY) ## Format, and mend what can be mended safely
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+bench: $(READY) ## Time what every call pays, as one line of JSON each
+	$(BIN)/python -m bench.path
+
+node: $(NODE_READY) ## Install what the tests need of Node
+
+COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --strip-extras --no-annotate \
+	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links $(if $(UPGRADE),--upgrade)
+
+lock: $(READY) ## Pin all dependencies again; UPGRADE=1 takes newer releases
+	$(COMPILE) --extra dev --extra train --output-file requirements/dev.txt pyproject.toml
+	$(COMPILE) --constraint requirements/dev.txt --output-file requirements/serve.txt pyproject.toml
+
+audit: $(READY) ## Ask the vulnerability database about what serving needs
+	$(BIN)/pip-audit --requirement requirements/serve.txt --no-deps --disable-pip
+
+clean: ## Remove all that make has built
+	rm -rf .venv tests/node/node_modules build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -r {} +
+
+$(READY): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; name one with PYTHON=" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(NODE_READY): tests/node/package.json tests/node/package-lock.json
+	cd tests/node && npm ci --silent
+	@touch $@

@@ -1,0 +1,1 @@
+"""Measurements of Draftlane's own cost; each prints lines of JSON."""
