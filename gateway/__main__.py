@@ -18,7 +18,9 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; returns 0 when all is well, 1 when the check or the service failed, 2 for wrong use."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(prog="draftlane", description="Routes each request by how predictable its answer is.")
+    parser = argparse.ArgumentParser(
+        prog="draftlane", description="Routes each request by how predictable its answer is."
+    )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = next((word for word in arguments if word in COMMANDS), None)
     for name in [chosen] if chosen else COMMANDS:

@@ -1,4 +1,4 @@
-"""The HTTP surface as one ASGI callable: scored endpoints to the relay, other /v1 paths through, the rest to the operators' app.
+"""The HTTP surface as one ASGI callable: scored endpoints to the relay, other /v1 paths through, the rest to operators.
 
 No middleware stands on the scored paths; CORS, when origins are configured, wraps the whole from outside.
 """
@@ -15,7 +15,7 @@ from gateway.hygiene import request_id_of
 from gateway.relay import Send, relay, respond
 from gateway.server import ABORT
 from gateway.watch import Receive
-from gateway.wire import ENDPOINTS
+from gateway.wire import ENDPOINTS, Endpoint
 
 if TYPE_CHECKING:
     from gateway.pipeline import Pipeline
@@ -59,7 +59,7 @@ class Api:
         finally:
             self.running -= 1
 
-    async def _call(self, scope: Scope, receive: Receive, send: Send, endpoint: str | None) -> None:
+    async def _call(self, scope: Scope, receive: Receive, send: Send, endpoint: Endpoint | None) -> None:
         live = self._pipeline.live
         limits = live.config.limits
         headers: list[tuple[bytes, bytes]] = scope["headers"]
@@ -77,7 +77,7 @@ class Api:
                 return await _read_body(headers, read, limits.max_body_bytes)
 
             if endpoint is not None:
-                return await self._pipeline.open(exchange, headers, read_body)
+                return await self._pipeline.open(exchange, endpoint, headers, read_body)
             query: bytes = scope.get("query_string", b"")
             target: bytes = scope["raw_path"] + (b"?" + query if query else b"")
             return await self._pipeline.open_other(exchange, scope["method"].encode(), target, headers, read_body)

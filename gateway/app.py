@@ -15,7 +15,7 @@ import httpx
 from prometheus_client import CollectorRegistry
 
 from classifier.scorer import Scorer
-from gateway import operators
+from gateway import operators, state
 from gateway.api import Api, ASGIApp
 from gateway.config import Config, ConfigError, key_digest, load
 from gateway.embedded import with_urls
@@ -190,54 +190,15 @@ class Gateway:
     def models(self, headers: Headers) -> list[dict[str, Any]]:
         """Return the models that the caller may use, aliases included, as OpenAI's model objects."""
         live = self.pipeline.live
-        tenant = live.tenants.identify(headers)
-        cards = []
-        for model in live.config.models:
-            if tenant.may_use(model.name):
-                for name in (model.name, *model.aliases):
-                    cards.append(
-                        {"id": name, "object": "model", "created": int(self.started_at), "owned_by": "draftlane", "root": model.name}
-                    )
-        return cards
+        return state.model_cards(live, live.tenants.identify(headers), created=int(self.started_at))
 
     def state(self) -> dict[str, Any]:
         """Return what the gateway is doing, for people."""
-        live = self.pipeline.live
-        now = live.clock()
-        pools = []
-        for pool in live.pools:
-            view = pool.view(now)
-            pools.append(
-                {
-                    "name": pool.name,
-                    "model": pool.config.model,
-                    "kind": pool.config.kind,
-                    "revision": pool.config.revision,
-                    "enabled": pool.enabled,
-                    "available": view.available,
-                    "why_unavailable": view.why_unavailable,
-                    "running": pool.running,
-                    "slots": view.slots,
-                    "step_seconds": view.step_seconds,
-                    "ttft_seconds": view.ttft_seconds,
-                    "price_per_slot_second": view.price_per_slot_second,
-                    "replicas": [
-                        {"name": replica.name, "url": replica.url, "state": replica.state(now), "running": replica.running}
-                        for replica in pool.replicas
-                    ],
-                    "curve": [
-                        {"score": point.score, "acceptance_length": point.mean, "samples": point.samples}
-                        for point in (live.curves.points(view, 0.0, time.time()) if view.speculative else ())
-                    ],
-                }
-            )
         return {
             "draining": self.draining,
             "running": self.api.running,
-            "config": live.config.digest,
-            "artefact": live.scorer.version,
             "uptime_seconds": time.time() - self.started_at,
-            "pools": pools,
+            **state.snapshot(self.pipeline.live),
         }
 
     def _set_gauges(self) -> None:
@@ -285,10 +246,16 @@ def _with_cors(app: ASGIApp, config: Config) -> ASGIApp:
         return app
     from starlette.middleware.cors import CORSMiddleware  # only where it is asked for
 
-    return CORSMiddleware(  # type: ignore[return-value]
-        app,  # type: ignore[arg-type]
+    return CORSMiddleware(
+        app,
         allow_origins=list(origins),
         allow_methods=["GET", "POST"],
         allow_headers=["*"],
-        expose_headers=["x-request-id", "x-draftlane-pool", "x-draftlane-score", "x-draftlane-threshold", "x-draftlane-reason"],
+        expose_headers=[
+            "x-request-id",
+            "x-draftlane-pool",
+            "x-draftlane-score",
+            "x-draftlane-threshold",
+            "x-draftlane-reason",
+        ],
     )

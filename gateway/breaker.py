@@ -1,4 +1,4 @@
-"""A replica's circuit breaker: which failures open it, how long it stays open, how it is probed. Pure: time and chance are arguments.
+"""A replica's circuit breaker: what opens it, how long, how it is probed. Pure: time and chance are arguments.
 
 | state     | success             | failure               | the wait is over        |
 |-----------|---------------------|-----------------------|-------------------------|
@@ -22,7 +22,7 @@ LONGEST_WAIT = 15.0  # a replica that recovers is found within this, jitter incl
 
 
 class Breaker:
-    """One replica's breaker. `now` is monotonic seconds; `chance` a number in [0, 1) that spreads the probes of many gateways."""
+    """One replica's breaker. `now` is monotonic seconds; `chance`, in [0, 1), spreads the probes of many gateways."""
 
     __slots__ = ("_failures", "_probing", "_until", "_wait", "state")
 

@@ -13,7 +13,9 @@ from gateway.config import ConfigError, load
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = subparsers.add_parser("check", help="check a configuration file and tell every problem")
-    parser.add_argument("--config", default="config.toml", type=Path, help="the configuration file (default: %(default)s)")
+    parser.add_argument(
+        "--config", default="config.toml", type=Path, help="the configuration file (default: %(default)s)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 

@@ -6,8 +6,9 @@ import json
 import subprocess
 import sys
 from types import TracebackType
+from typing import Self
 
-from gateway.config import Config, PoolConfig, Replica
+from gateway.config import Config, Embedded, PoolConfig, Replica
 
 
 class EmbeddedError(Exception):
@@ -23,10 +24,12 @@ class EmbeddedEngines:
     def __init__(self) -> None:
         self._processes: list[subprocess.Popen[str]] = []
 
-    def __enter__(self) -> EmbeddedEngines:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for process in self._processes:
             process.terminate()
         for process in self._processes:
@@ -42,21 +45,27 @@ class EmbeddedEngines:
         Raises:
             EmbeddedError: one did not come up.
         """
-        starting = [(pool, self._spawn(pool)) for pool in config.pools if pool.embedded for _ in range(pool.embedded.replicas)]
+        starting = [
+            (pool, self._spawn(pool, pool.embedded))
+            for pool in config.pools
+            if pool.embedded
+            for _ in range(pool.embedded.replicas)
+        ]
         urls: dict[str, tuple[str, ...]] = {}
         for pool, process in starting:
-            assert process.stdout is not None
-            line = process.stdout.readline()
+            line = process.stdout.readline() if process.stdout else ""
             try:
                 url = json.loads(line)["url"]
             except (ValueError, KeyError):
-                raise EmbeddedError(f"the embedded engine of pool {pool.name!r} did not start: {line.strip()!r}") from None
+                raise EmbeddedError(
+                    f"the embedded engine of pool {pool.name!r} did not start: {line.strip()!r}"
+                ) from None
             urls[pool.name] = (*urls.get(pool.name, ()), url)
         return urls
 
-    def _spawn(self, pool: PoolConfig) -> subprocess.Popen[str]:
+    def _spawn(self, pool: PoolConfig, embedded: Embedded) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "gateway", "engine", *_flags(pool)],
+            [sys.executable, "-m", "gateway", "engine", *_flags(pool, embedded)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -68,16 +77,26 @@ class EmbeddedEngines:
 def with_urls(config: Config, urls: dict[str, tuple[str, ...]]) -> Config:
     """Return the configuration with the embedded pools' replicas filled in."""
     pools = tuple(
-        pool.model_copy(update={"replicas": tuple(Replica(url=url) for url in urls[pool.name])}) if pool.name in urls else pool
+        pool.model_copy(update={"replicas": tuple(Replica(url=url) for url in urls[pool.name])})
+        if pool.name in urls
+        else pool
         for pool in config.pools
     )
     return config.model_copy(update={"pools": pools})
 
 
-def _flags(pool: PoolConfig) -> list[str]:
-    embedded = pool.embedded
-    assert embedded is not None
-    flags = ["--kind", pool.kind, "--port", "0", "--with-parent", "--model", pool.served_model, "--slots", str(pool.slots)]
+def _flags(pool: PoolConfig, embedded: Embedded) -> list[str]:
+    flags = [
+        "--kind",
+        pool.kind,
+        "--port",
+        "0",
+        "--with-parent",
+        "--model",
+        pool.served_model,
+        "--slots",
+        str(pool.slots),
+    ]
     flags += ["--step-seconds", str(pool.step_seconds), "--step-growth", str(pool.step_growth)]
     flags += ["--ttft-seconds", str(pool.ttft_seconds), "--speed", str(embedded.speed), "--seed", str(embedded.seed)]
     if pool.window is not None and pool.speculative:

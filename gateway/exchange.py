@@ -1,7 +1,8 @@
 """All that happened to one call, filled in as it goes, settled exactly once when it ends.
 
-Whatever ends a call (an answer, an error, a client that leaves, a shutdown) passes through `__aexit__`, which never waits: the
-stream is closed, the lease and the tenant's place are given back, and one `Finished` goes to the sinks. No other place does that.
+Whatever ends a call (an answer, an error, a client that leaves, a shutdown) passes through `__aexit__`, which never waits:
+the stream is closed, the lease and the tenant's place are given back, and one `Finished` goes to the sinks. No other place
+does that.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from gateway import observation
 from gateway.errors import GatewayError
@@ -58,7 +59,7 @@ class Exchange:
     marks: dict[str, float] = field(default_factory=dict)
     settled: bool = False
 
-    async def __aenter__(self) -> Exchange:
+    async def __aenter__(self) -> Self:
         self.started = self.clock()
         return self
 
@@ -78,7 +79,7 @@ class Exchange:
         for sink in self.sinks:
             try:
                 sink(finished)
-            except Exception:
+            except Exception:  # noqa: BLE001 - one sink that fails must not take the others along
                 _log.exception("a sink failed on call %s", self.request_id)
 
     def mark(self, phase: str) -> None:
@@ -109,9 +110,9 @@ class Exchange:
 
     def _finish(self, ended: float) -> Finished:
         call, plan, stream = self.call, self.plan, self.stream
-        seen = self._observe(ended)
+        seen = self._observe()
         usage = self.usage
-        estimated = 0 if usage else self._estimated_tokens(seen)
+        estimated = 0 if usage else self._estimated_tokens()
         slot_seconds = ended - stream.sent_at if stream else 0.0
         return Finished(
             request_id=self.request_id,
@@ -171,7 +172,7 @@ class Exchange:
             phases["total"] = stream.sent_at - self.marks["body"]
         return phases
 
-    def _observe(self, ended: float) -> Observation:
+    def _observe(self) -> Observation:
         """Learn from whole answers only: a cut one says less about its engine than about its client."""
         stream, reader, call = self.stream, self.reader, self.call
         if stream is None or call is None or self.outcome != "ok":
@@ -194,7 +195,7 @@ class Exchange:
             )
         )
 
-    def _estimated_tokens(self, seen: Observation) -> int:
+    def _estimated_tokens(self) -> int:
         """Count tokens by events where the engine has not: a broken-off stream used its slot all the same."""
         reader, stream = self.reader, self.stream
         if reader is None or stream is None:

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from gateway.tenants import Tenant
 
 
-def explain(pipeline: Pipeline, body: bytes, *, tenant: str | None = None, endpoint: str | None = None) -> dict[str, Any]:
+def explain(
+    pipeline: Pipeline, body: bytes, *, tenant: str | None = None, endpoint: str | None = None
+) -> dict[str, Any]:
     """Return score, the features that moved it, curve value, break-even, threshold and what decided, for one request body.
 
     Raises:
@@ -81,7 +83,8 @@ def _never_explore() -> float:
 
 
 def _tenant(pipeline: Pipeline, name: str | None) -> Tenant:
-    found = pipeline.live.tenants.named(name)
+    tenants = pipeline.live.tenants
+    found = tenants.first() if name is None else tenants.named(name)
     if found is None:
         raise NotFound(f"There is no tenant '{str(name)[:100]}'.", param="tenant", code="unknown_tenant")
     return found
@@ -96,4 +99,6 @@ def _endpoint(body: bytes) -> str:
         return "responses"
     if "prompt" in fields:
         return "completions"
-    raise BadRequest("The body needs 'messages', 'prompt' or 'input'.", param="messages", code="missing_required_parameter")
+    raise BadRequest(
+        "The body needs 'messages', 'prompt' or 'input'.", param="messages", code="missing_required_parameter"
+    )

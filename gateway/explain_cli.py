@@ -27,8 +27,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--model", help="the model for PROMPT (default: the first of the configuration)")
     parser.add_argument("--temperature", type=float, help="the temperature for PROMPT (default: the engine's own)")
     parser.add_argument("--tenant", help="whose policy applies (default: the first tenant's)")
-    parser.add_argument("--config", default="config.toml", type=Path, help="the configuration file (default: %(default)s)")
-    parser.add_argument("--url", help="ask the gateway running there, with what it has learned; the admin key is in $DRAFTLANE_ADMIN_KEY")
+    parser.add_argument(
+        "--config", default="config.toml", type=Path, help="the configuration file (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--url",
+        help="ask the gateway running there, with what it has learned; the admin key is in $DRAFTLANE_ADMIN_KEY",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 
@@ -83,7 +88,8 @@ def _ask(args: argparse.Namespace, body: bytes) -> dict[str, Any]:
 
 def _in_words(found: dict[str, Any]) -> str:
     score = found["score"]
-    lines = [f"score       {score['value']:.3f}   predicts {score['acceptance_length']:.2f} tokens per step (± {score['spread']:.2f} in log)"]
+    predicted = f"predicts {score['acceptance_length']:.2f} tokens per step (± {score['spread']:.2f} in log)"
+    lines = [f"score       {score['value']:.3f}   {predicted}"]
     if "error" in found:
         lines.append(f"refused     {found['error']['status']}: {found['error']['message']}")
     else:

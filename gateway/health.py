@@ -1,7 +1,7 @@
 """Active health checks: each replica's health path asked every few seconds, on the control plane's own client.
 
-A check decides one thing, `Replica.healthy`: two failures in a row take a replica out, one success brings it back. Traffic has its own
-judge, the breaker; a replica that answers checks and fails calls is held by that one.
+A check decides one thing, `Replica.healthy`: two failures in a row take a replica out, one success brings it back. Traffic
+has its own judge, the breaker; a replica that answers checks and fails calls is held by that one.
 """
 
 from __future__ import annotations

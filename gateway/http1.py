@@ -166,17 +166,19 @@ class Connection(asyncio.Protocol):
 
     def send(self, head: bytes, body: bytes) -> Reply:
         """Write one request and return its reply, still to come."""
-        assert self._transport is not None
+        transport = self._transport
+        if transport is None:
+            raise Broken("the connection is closed", seen=False)
         reply = Reply(self)
         self._reply = reply
         self._parser = httptools.HttpResponseParser(self)
         self._head_bytes = 0
         self._framed = self._seen = False
         if len(body) <= 65536:
-            self._transport.write(head + body)
+            transport.write(head + body)
         else:
-            self._transport.write(head)
-            self._transport.write(body)
+            transport.write(head)
+            transport.write(body)
         return reply
 
     def is_open(self) -> bool:
@@ -259,11 +261,12 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """Hand bytes to the reply; pause past its bound."""
-        reply = self._reply
-        if reply is not None and reply._feed(body, self._client.buffer_bytes) and self._transport is not None:
-            if not self._reading_paused:
-                self._reading_paused = True
-                self._transport.pause_reading()
+        reply, transport = self._reply, self._transport
+        if reply is None or transport is None:
+            return
+        if reply._feed(body, self._client.buffer_bytes) and not self._reading_paused:
+            self._reading_paused = True
+            transport.pause_reading()
 
     def on_message_complete(self) -> None:
         """The reply is whole: free the connection for the next request."""
@@ -310,9 +313,7 @@ class Client:
     def __repr__(self) -> str:
         return f"<Client {self._host}:{self._port} open={len(self._open)} idle={len(self._idle)}>"
 
-    async def request(
-        self, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]], body: bytes
-    ) -> Reply:
+    async def request(self, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]], body: bytes) -> Reply:
         """Send one request and return its reply with the head still to come.
 
         Raises:
@@ -374,7 +375,9 @@ class Client:
                     lambda: Connection(self), self._host, self._port, ssl=self._tls
                 )
         except TimeoutError:
-            raise Broken(f"no connection to {self._host}:{self._port} in {self._connect_seconds} s", seen=False) from None
+            raise Broken(
+                f"no connection to {self._host}:{self._port} in {self._connect_seconds} s", seen=False
+            ) from None
         except OSError as error:
             raise Broken(f"no connection to {self._host}:{self._port}: {error}", seen=False) from None
         self._open.add(connection)

@@ -1,7 +1,7 @@
 """Which headers of a client reach an engine, and which request id a call carries. Pure.
 
-No credential, cookie, hop-by-hop or own header of a client passes. `accept-encoding` does not either: engines answer plainly, so
-that events can be counted as they pass.
+No credential, cookie, hop-by-hop or own header of a client passes. `accept-encoding` does not either: engines answer
+plainly, so that events can be counted as they pass.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:+/=@-]{1,128}")
 
 
 def headers_for_engine(headers: Headers, request_id: str) -> list[tuple[bytes, bytes]]:
-    """Return the headers to forward, the request id among them; names that Connection lists are hop-by-hop too (RFC 9110 §7.6.1)."""
+    """Return the headers to forward and the request id; what Connection lists is hop-by-hop too (RFC 9110 §7.6.1)."""
     named: frozenset[bytes] = frozenset()
     for name, value in headers:
         if name == b"connection" and value not in (b"keep-alive", b"close"):

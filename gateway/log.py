@@ -18,9 +18,9 @@ from gateway.record import Finished
 
 FLUSH_SECONDS = 0.1
 _FIELDS = (
-    "request_id endpoint tenant model stream status outcome error pool replica attempts reason detail score threshold break_even"
-    " expected propensity explored shadow template prompt_tokens completion_tokens usage_source duration ttft acceptance steps"
-    " step_seconds source biased slot_seconds cost_usd"
+    "request_id endpoint tenant model stream status outcome error pool replica attempts reason detail score threshold"
+    " break_even expected propensity explored shadow template prompt_tokens completion_tokens usage_source duration"
+    " ttft acceptance steps step_seconds source biased slot_seconds cost_usd"
 ).split()
 _DIGITS = 6
 _log = logging.getLogger(__name__)
@@ -54,7 +54,10 @@ class CallLog:
 
 
 def _line(finished: Finished) -> dict[str, Any]:
-    line: dict[str, Any] = {"time": datetime.fromtimestamp(finished.time, UTC).isoformat(timespec="milliseconds"), "event": "call"}
+    line: dict[str, Any] = {
+        "time": datetime.fromtimestamp(finished.time, UTC).isoformat(timespec="milliseconds"),
+        "event": "call",
+    }
     for name in _FIELDS:
         value = getattr(finished, name)
         if value is not None and value != "":

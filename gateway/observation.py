@@ -1,6 +1,6 @@
 """What one finished call teaches about speculation: tokens per step, seconds per step, and how far to trust them. Pure.
 
-The ladder, best source first (vLLM's own `mean_acceptance_length` averages only over steps that had a draft, so it is not used):
+The ladder, best source first (vLLM's own `mean_acceptance_length` averages only over steps with a draft: not used):
  1. engine: m = tokens / (tokens − accepted), from the reply's per-request metrics.
  2. events: one event is one step. The first event carries the prefill's token, no draft's, so m = (tokens − 1) / (events − 1).
  3. timing: m = tokens × s / decode time, for replies that are not streamed; its error is the queue's and the prefill's.
@@ -35,7 +35,9 @@ class Evidence:
     speculation: Speculation | None
     token_events: int
     streamed: bool
-    decode_seconds: float | None  # first to last byte of a stream; for other replies the time after the expected first token
+    decode_seconds: (
+        float | None
+    )  # first to last byte of a stream; for other replies the time after the expected first token
     step_seconds_expected: float
     window: int | None  # None on a baseline pool
     several: bool  # n > 1, beams: steps of several sequences

@@ -24,16 +24,18 @@ def build(gateway: Gateway) -> FastAPI:
     app.include_router(_admin(gateway), prefix="/draftlane", dependencies=[Depends(_admin_key(gateway))])
 
     @app.exception_handler(GatewayError)
-    async def render(request: Request, error: GatewayError) -> Response:
+    async def render(_: Request, error: GatewayError) -> Response:
         return Response(error.body(), error.status, {name.decode(): value.decode() for name, value in error.headers()})
 
     @app.exception_handler(404)
-    async def unknown(request: Request, error: Exception) -> Response:
+    async def unknown(request: Request, _: Exception) -> Response:
         return await render(request, NotFound(f"There is nothing at {request.url.path}.", code="unknown_url"))
 
     @app.exception_handler(405)
-    async def wrong_method(request: Request, error: Exception) -> Response:
-        return await render(request, MethodNotAllowed(f"{request.url.path} does not take {request.method}.", code="method_not_allowed"))
+    async def wrong_method(request: Request, _: Exception) -> Response:
+        return await render(
+            request, MethodNotAllowed(f"{request.url.path} does not take {request.method}.", code="method_not_allowed")
+        )
 
     return app
 
@@ -48,7 +50,9 @@ def _public(gateway: Gateway) -> APIRouter:
     @router.api_route("/readyz", methods=["GET", "HEAD"])
     async def readyz() -> Response:
         problems = gateway.not_ready()
-        return JSONResponse({"status": "not ready" if problems else "ready", "problems": problems}, 503 if problems else 200)
+        return JSONResponse(
+            {"status": "not ready" if problems else "ready", "problems": problems}, 503 if problems else 200
+        )
 
     @router.get("/metrics")
     async def metrics(request: Request) -> Response:
@@ -102,7 +106,9 @@ def _admin_key(gateway: Gateway) -> Any:
     def check(request: Request) -> None:
         digest = gateway.admin_digest
         if digest is None:
-            raise Forbidden("The admin plane is off: set server.admin_key_sha256 or server.admin_key_env.", code="admin_off")
+            raise Forbidden(
+                "The admin plane is off: set server.admin_key_sha256 or server.admin_key_env.", code="admin_off"
+            )
         key = presented_key(request.scope["headers"])
         if key is None or not hmac.compare_digest(hashlib.sha256(key).hexdigest(), digest):
             raise Unauthorized("The admin plane needs the admin key.", code="invalid_admin_key")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.pools import Pools
     from gateway.routing import Curves, Plan
     from gateway.tenants import Tenant, Tenants
-    from gateway.wire import Call
+    from gateway.wire import Call, Endpoint
 
 Headers = Sequence[tuple[bytes, bytes]]
 Body = Callable[[], Awaitable[bytes]]
@@ -48,13 +48,13 @@ class Pipeline:
         self.live = live
         self._chance = chance
 
-    async def open(self, exchange: Exchange, headers: Headers, read_body: Body) -> Stream:
+    async def open(self, exchange: Exchange, endpoint: Endpoint, headers: Headers, read_body: Body) -> Stream:
         """Identify, parse, admit, score, plan, open: each step may raise the error that the client gets."""
         live = self.live
         exchange.tenant = tenant = live.tenants.identify(headers)  # 401
         body = await read_body()  # 400 408 413
         exchange.mark("body")
-        exchange.call = call = wire.parse(body, exchange.endpoint)  # 400
+        exchange.call = call = wire.parse(body, endpoint)  # 400
         exchange.mark("parse")
         exchange.admission = live.tenants.admit(  # 404 429
             tenant, model=call.model, tokens=_tokens(call), now=exchange.clock()
@@ -150,10 +150,14 @@ def _route(headers: Headers, tenant: Tenant) -> str | None:
             route = value.decode("latin-1").strip().lower()
             if route not in _ROUTES:
                 raise BadRequest(
-                    f"'x-draftlane-route' must be one of {', '.join(_ROUTES)}.", param="x-draftlane-route", code="invalid_value"
+                    f"'x-draftlane-route' must be one of {', '.join(_ROUTES)}.",
+                    param="x-draftlane-route",
+                    code="invalid_value",
                 )
             if route != "auto" and not tenant.allow_route_header:
-                raise Forbidden("This key may not set x-draftlane-route.", param="x-draftlane-route", code="route_not_allowed")
+                raise Forbidden(
+                    "This key may not set x-draftlane-route.", param="x-draftlane-route", code="route_not_allowed"
+                )
             return route
     return None
 

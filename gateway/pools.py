@@ -1,6 +1,7 @@
 """Live state of pools: which replicas live, what runs on them, how long a step takes now. Nothing here waits.
 
-Owned per process. Leases are the only count of running requests: taken in `upstream`, given back by the exchange's exit, never reaped.
+Owned per process. Leases are the only count of running requests: taken in `upstream`, given back by the exchange's exit,
+never reaped.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ LEARNING_SHARE = 0.1  # of a new step time in the running estimate: about the la
 class Replica:
     """One engine of a pool."""
 
-    __slots__ = ("breaker", "client", "cool_until", "healthy", "name", "running", "url")
+    __slots__ = ("breaker", "client", "cool_until", "healthy", "name", "running", "seen_running", "url")
 
     def __init__(self, name: str, url: str, client: http1.Client) -> None:
         self.name = name
@@ -28,10 +29,13 @@ class Replica:
         self.breaker = Breaker()
         self.healthy = True  # until a health check says otherwise: the first request needs no check before it
         self.cool_until = 0.0  # an engine's Retry-After
-        self.running = 0
+        self.running = 0  # calls of this process
+        self.seen_running = 0  # running and waiting by the engine's own count, other gateways' calls included
 
     def __repr__(self) -> str:
-        return f"<Replica {self.name} running={self.running} {self.breaker.state}{'' if self.healthy else ' unhealthy'}>"
+        return (
+            f"<Replica {self.name} running={self.running} {self.breaker.state}{'' if self.healthy else ' unhealthy'}>"
+        )
 
     def usable(self, now: float) -> bool:
         """Whether a request may be sent there now."""
@@ -133,7 +137,7 @@ class Pool:
         )
 
     def choose(self, now: float, chance: Callable[[], float], avoid: Sequence[Replica] = ()) -> Replica | None:
-        """Return the less busy of two usable replicas drawn by chance, avoiding those already tried; None when none is usable."""
+        """Return the less busy of two usable replicas drawn by chance, none of those to avoid; None when none is usable."""
         usable = [replica for replica in self.replicas if replica.usable(now) and replica not in avoid]
         if len(usable) < 2:
             return usable[0] if usable else None
@@ -173,10 +177,10 @@ class Pools:
         kept = {(pool.name, replica.url): replica for pool in before.values() for replica in pool.replicas}
         after: dict[str, Pool] = {}
         for settings in config.pools:
-            replicas = [
-                kept.pop((settings.name, spec.url), None) or _replica(settings, index, spec.url, config)
-                for index, spec in enumerate(settings.replicas)
-            ]
+            replicas = []
+            for index, spec in enumerate(settings.replicas):
+                place = (settings.name, spec.url)
+                replicas.append(kept.pop(place) if place in kept else _replica(settings, index, spec.url, config))
             pool = Pool(settings, replicas, env.get(settings.key_env) if settings.key_env else None)
             old = before.get(settings.name)
             if old is not None and old.config.revision == settings.revision:
@@ -184,7 +188,8 @@ class Pools:
             after[settings.name] = pool
         self._by_name = after
         self._of_model = {
-            model.name: tuple(pool for pool in after.values() if pool.config.model == model.name) for model in config.models
+            model.name: tuple(pool for pool in after.values() if pool.config.model == model.name)
+            for model in config.models
         }
         for replica in kept.values():
             replica.client.drop_idle()  # running streams end by themselves

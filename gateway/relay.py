@@ -1,8 +1,9 @@
 """Copying one reply to one client, byte for byte, and telling every ending apart.
 
 The endings: the whole answer; the engine's own error; a refusal before anything was sent; no engine that answers; a stream that
-breaks off, falls silent or takes too long; a client that leaves; a client that stops reading; a shutdown. After the first byte a failure
-becomes one SSE error event and no end mark, so that a broken answer never looks whole; a broken reply of another kind is cut.
+breaks off, falls silent or takes too long; a client that leaves; a client that stops reading; a shutdown. After the first
+byte a failure becomes one SSE error event and no end mark, so that a broken answer never looks whole; a broken reply of
+another kind is cut.
 """
 
 from __future__ import annotations
@@ -29,7 +30,16 @@ Read = Callable[[], Awaitable[bytes]]
 Open = Callable[["Exchange", Read], Awaitable["Stream"]]
 
 _HOP_BY_HOP = frozenset(
-    {b"connection", b"keep-alive", b"proxy-authenticate", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"x-request-id"}
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+        b"x-request-id",
+    }
 )
 _log = logging.getLogger(__name__)
 
@@ -51,7 +61,7 @@ async def relay(
         except asyncio.CancelledError:
             exchange.error = "shutdown"
             raise
-        except Exception:
+        except Exception:  # noqa: BLE001 - the one place that stands between a defect and the client
             _log.exception("call %s failed", exchange.request_id)
             exchange.fail(_DEFECT)
             await respond(send, _DEFECT.status, [*_DEFECT.headers(), *exchange.headers()], _DEFECT.body())
@@ -64,7 +74,11 @@ async def respond(send: Send, status: int, headers: list[tuple[bytes, bytes]], b
     """Send one whole response; where one has begun, it is left unfinished."""
     try:
         await send(
-            {"type": "http.response.start", "status": status, "headers": [*headers, (b"content-length", b"%d" % len(body))]}
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [*headers, (b"content-length", b"%d" % len(body))],
+            }
         )
         await send({"type": "http.response.body", "body": body})
     except RuntimeError:  # the response had begun
@@ -79,7 +93,9 @@ async def _copy(
     content_type = next((value for name, value in reply.headers if name == b"content-type"), b"")
     events = content_type.startswith(b"text/event-stream")
     headers = [
-        (name, value) for name, value in reply.headers if name not in _HOP_BY_HOP and not (events and name == b"content-length")
+        (name, value)
+        for name, value in reply.headers
+        if name not in _HOP_BY_HOP and not (events and name == b"content-length")
     ]
     headers += exchange.headers()
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
@@ -91,7 +107,9 @@ async def _copy(
 
 async def _copy_events(exchange: Exchange, stream: Stream, send: Send, watch: Watch, limits: Limits) -> None:
     reply, call = stream.reply, exchange.call
-    reader = Reader(exchange.endpoint, strip_usage=bool(call and call.adds_usage), max_event_bytes=limits.max_event_bytes)
+    reader = Reader(
+        exchange.endpoint, strip_usage=bool(call and call.adds_usage), max_event_bytes=limits.max_event_bytes
+    )
     exchange.reader = reader
     clock = exchange.clock
     failure: tuple[GatewayError, Outcome] | None = None
@@ -109,18 +127,21 @@ async def _copy_events(exchange: Exchange, stream: Stream, send: Send, watch: Wa
         failure = BadGateway(f"The engine sent {error}.", code="event_too_large"), "truncated"
         reply.abort()
     exchange.usage, exchange.speculation = reader.usage, reader.speculation
-    whole = reader.ended or (reader.finished and failure is None)
-    rest = b""
-    if whole:
-        exchange.outcome, rest = "ok", reader.rest()
-    elif failure is None and exchange.endpoint == "other":
-        exchange.outcome, rest = "ok", reader.rest()
+    whole = reader.ended or (failure is None and (reader.finished or exchange.endpoint == "other"))
+    if not whole:
+        told, outcome = failure or _ENDED_EARLY
+        exchange.fail(told, outcome)
+        rest = error_event(told, exchange.endpoint)
     else:
-        error, outcome = failure or (BadGateway("The engine ended its answer early.", code="stream_truncated"), "truncated")
-        exchange.fail(error, outcome)
-        rest = error_event(error, exchange.endpoint)
+        exchange.outcome, rest = "ok", reader.rest()
     watch.sending_since = clock()
     await send({"type": "http.response.body", "body": rest})
+
+
+_ENDED_EARLY: tuple[GatewayError, Outcome] = (
+    BadGateway("The engine ended its answer early.", code="stream_truncated"),
+    "truncated",
+)
 
 
 async def _copy_body(

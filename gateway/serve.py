@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import signal
 import sys
@@ -22,7 +23,9 @@ KEEP_ALIVE_SECONDS = 75  # nginx's; shorter ones make clients meet stale connect
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = subparsers.add_parser("serve", help="run the gateway, and the embedded engines of its configuration")
-    parser.add_argument("--config", default="config.toml", type=Path, help="the configuration file (default: %(default)s)")
+    parser.add_argument(
+        "--config", default="config.toml", type=Path, help="the configuration file (default: %(default)s)"
+    )
     parser.add_argument("--port", type=int, help="listen on this port instead of server.port")
     parser.set_defaults(run=run)
 
@@ -48,10 +51,8 @@ def run(args: argparse.Namespace) -> int:
             return 1
         gateway = Gateway(config, path=args.config, embedded=urls)
         server = server_of(gateway, config)
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             server.run()
-        except KeyboardInterrupt:
-            pass
         return 0 if server.started else 1
 
 

@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from gateway import usage
 
 _BOUNDARY = re.compile(rb"\r\n\r\n|\n\n|\r\r")
-_END = re.compile(rb"(?:^|[\r\n])(?:data: ?\[DONE\]|event: ?(?:message_stop|response\.(?:completed|incomplete|failed)))")
+_END = re.compile(
+    rb"(?:^|[\r\n])(?:data: ?\[DONE\]|event: ?(?:message_stop|response\.(?:completed|incomplete|failed)))"
+)
 _COLON = 58  # a line that begins with one is a comment
 _MARKS = {"responses": b"event: response.output_text.delta", "messages": b"event: content_block_delta"}
 _DATA = re.compile(rb"(?:^|[\r\n])data: ?([^\r\n]*)")
@@ -40,7 +42,19 @@ class Reader:
         swallowed: tool-call or reasoning deltas passed, whose parsers merge or hide events.
     """
 
-    __slots__ = ("_carry", "_mark", "_max", "_strip", "ended", "events", "finished", "silent_first", "speculation", "swallowed", "usage")
+    __slots__ = (
+        "_carry",
+        "_mark",
+        "_max",
+        "_strip",
+        "ended",
+        "events",
+        "finished",
+        "silent_first",
+        "speculation",
+        "swallowed",
+        "usage",
+    )
 
     def __init__(self, endpoint: str, *, strip_usage: bool, max_event_bytes: int) -> None:
         self._mark = _MARKS.get(endpoint)

@@ -164,10 +164,6 @@ class Tenants:
             raise Unauthorized("Incorrect API key provided.", code="invalid_api_key")
         return found[1]
 
-    def named(self, name: str | None) -> Tenant | None:
-        """Return the tenant of this name, or the first one for None; for dry runs, which no key stands behind."""
-        return next(iter(self._by_name.values())) if name is None else self._by_name.get(name)
-
     def resolve(self, tenant: Tenant, name: str) -> Model:
         """Return the model behind a name or alias; raises NotFound alike for one that is unknown or not the tenant's."""
         model = self._config.resolve_model(name)

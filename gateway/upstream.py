@@ -1,11 +1,11 @@
 """Opening a reply: the plan's pools tried in order until one gives a first byte. After that byte there is no second try.
 
 Rules of this module:
- 1. A replica is asked at most twice for one call, a call makes at most MAX_ATTEMPTS requests, and retries beyond a pool's budget
-    (a fifth of its requests) are not made: an engine in trouble is never hammered.
+ 1. A replica is asked at most twice for one call, a call makes at most MAX_ATTEMPTS requests, and retries beyond a pool's
+    budget (a fifth of its requests) are not made: an engine in trouble is never hammered.
  2. Silence is not asked again, it is failed over: the same replica would only be silent once more.
- 3. Streams are open once their first bytes are in, other replies once they are whole (up to the buffer's bound), so that what can
-    be repeated without the client seeing two answers is repeated.
+ 3. Streams are open once their first bytes are in, other replies once they are whole (up to the buffer's bound), so that
+    what can be repeated without the client seeing two answers is repeated.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ class Upstream:
         try:
             async with asyncio.timeout(limit):
                 reply = await self._request(replica.client, out, headers, body)
-                first_at = await _until_open(reply, out.stream, limits.buffer_bytes)
+                first_at = await _until_open(reply, 0 if out.stream else limits.buffer_bytes)
         except TimeoutError:
             raise Silent(f"The engine sent nothing for {limit:g} s.") from None
         return Stream(
@@ -287,12 +287,12 @@ async def _aborting(reply: Reply, waiting: Awaitable[_T]) -> _T:
         raise
 
 
-async def _until_open(reply: Reply, stream: bool, bound: int) -> float:
-    """Wait until the reply may be given to the client; return when its first bytes came (loop time)."""
+async def _until_open(reply: Reply, bound: int) -> float:
+    """Wait for the first bytes, and on until the reply is whole or over `bound`; return when the first came (loop time)."""
     parts = [await _aborting(reply, reply.read())]
     first_at = reply.last_byte_at
     size = len(parts[0])
-    while not stream and size <= bound and (more := await _aborting(reply, reply.read())):
+    while bound and size <= bound and (more := await _aborting(reply, reply.read())):
         parts.append(more)
         size += len(more)
     if size:

@@ -52,7 +52,9 @@ def _judge_bad_request(body: bytes, *, speculative: bool) -> Verdict:
         return Verdict("longer")
     if b"content_filter" in text or b"content_policy" in text:
         return Verdict("relay")
-    if speculative and (b"speculative" in text or b"not supported" in text or b"not yet supported" in text or b"unsupported" in text):
+    if speculative and (
+        b"speculative" in text or b"not supported" in text or b"not yet supported" in text or b"unsupported" in text
+    ):
         return Verdict("pool")
     return Verdict("relay")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from gateway.errors import RequestTimeout, TooLarge
 from gateway.http1 import Silent
@@ -44,7 +44,7 @@ class Watch:
         self._ended = False
         self.sending_since = 0.0
 
-    async def __aenter__(self) -> Watch:
+    async def __aenter__(self) -> Self:
         self._serving = asyncio.current_task()
         return self
 

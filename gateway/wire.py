@@ -2,8 +2,8 @@
 
 Rules of this module:
  1. What the gateway does not understand is forwarded as it came; nothing is ever re-dumped.
- 2. What it must change (`model`, `stream_options.include_usage`) is spliced into the bytes at the place the parser found.
- 3. What it does understand is checked by type, and a wrong one is an error that names the field. Ranges are the engine's to judge.
+ 2. What it must change (`model`, `stream_options.include_usage`) is spliced into the bytes where the parser found it.
+ 3. What it does understand is checked by type; a wrong one is an error that names the field. Ranges are the engine's to judge.
 """
 
 from __future__ import annotations
@@ -189,7 +189,9 @@ def _read(body: bytes) -> _Request:
         if param is None and "required field" in text:
             param = text.split("`")[1]
         where = f"'{param}'" if param else "the request body"
-        raise BadRequest(f"Invalid value for {where}: {_PATH.sub('', text)}.", param=param, code="invalid_type") from None
+        raise BadRequest(
+            f"Invalid value for {where}: {_PATH.sub('', text)}.", param=param, code="invalid_type"
+        ) from None
     except msgspec.DecodeError as error:
         raise BadRequest(f"The request body could not be parsed as JSON: {error}.", code="invalid_json") from None
     except RecursionError:
@@ -214,7 +216,9 @@ def _require_prompt(request: _Request, endpoint: Endpoint) -> None:
             raise BadRequest(f"Invalid value for '{where}': expected a string.", param=where, code="invalid_type")
         if not isinstance(message.get("content"), str | list | None):
             where = f"messages[{index}].content"
-            raise BadRequest(f"Invalid value for '{where}': expected a string or an array.", param=where, code="invalid_type")
+            raise BadRequest(
+                f"Invalid value for '{where}': expected a string or an array.", param=where, code="invalid_type"
+            )
 
 
 def _limit(request: _Request) -> int | None:
@@ -294,7 +298,7 @@ def _has_media(messages: str | Sequence[Any] | None) -> bool:
 
 
 def _address(buffer: bytes | msgspec.Raw) -> int:
-    return int(np.frombuffer(buffer, np.uint8).__array_interface__["data"][0])  # type: ignore[arg-type]
+    return int(np.frombuffer(buffer, np.uint8).__array_interface__["data"][0])
 
 
 def _span(body: bytes, raw: msgspec.Raw) -> tuple[int, int]:

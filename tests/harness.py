@@ -30,7 +30,8 @@ class Running:
 
     async def settled(self, count: int, seconds: float = 5.0) -> list[Finished]:
         """Wait until so many calls have been settled."""
-        return await until(lambda: self.finished if len(self.finished) >= count else None, seconds)
+        await until(lambda: len(self.finished) >= count, seconds)
+        return self.finished
 
 
 async def until(condition: Callable[[], Any], seconds: float = 5.0) -> Any:
@@ -54,13 +55,24 @@ def config_for(
     }
     for name, origins in urls.items():
         kind: dict[str, Any] = (
-            {"kind": "speculative", "window": 7, "drafter": "draft_model"} if name.startswith("spec") else {"kind": "baseline"}
+            {"kind": "speculative", "window": 7, "drafter": "draft_model"}
+            if name.startswith("spec")
+            else {"kind": "baseline"}
         )
         raw["pool"].append(
-            {"name": name, "model": "demo", "price_per_hour": 18.0, **kind, **(pools or {}).get(name, {}), "replica": [{"url": url} for url in origins]}
+            {
+                "name": name,
+                "model": "demo",
+                "price_per_hour": 18.0,
+                **kind,
+                **(pools or {}).get(name, {}),
+                "replica": [{"url": url} for url in origins],
+            }
         )
     for name, section in sections.items():
-        raw[name] = {**raw[name], **section} if isinstance(section, dict) and isinstance(raw.get(name), dict) else section
+        raw[name] = (
+            {**raw[name], **section} if isinstance(section, dict) and isinstance(raw.get(name), dict) else section
+        )
     return parse(raw)
 
 

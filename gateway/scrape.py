@@ -1,0 +1,127 @@
+"""Reading the engines' /metrics every few seconds: load that other gateways cause, and a cross-check of what calls show.
+
+Gentle on purpose: engines have hung under eager scraping. Every replica has its own clock with jitter; one that fails is
+asked less and less often. How old its last reading is, is published and never hidden.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import httpx
+
+from gateway import figures
+from gateway.figures import Figures, Interval
+from gateway.pools import Pool, Pools, Replica
+
+INTERVAL_SECONDS = 8.0
+TIMEOUT_SECONDS = 3.0
+LONGEST_INTERVAL_SECONDS = 60.0
+STALE_SECONDS = 60.0  # after seven missed readings a figure is history
+KEPT_INTERVALS = 15  # two minutes of them: what the estimates of a pool speak of
+LARGEST_PAGE = 4 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Readings:
+    """What one replica has shown."""
+
+    last: Figures | None = None
+    failures: int = 0
+    due_at: float = 0.0
+    intervals: deque[Interval] = field(default_factory=lambda: deque(maxlen=KEPT_INTERVALS))
+    restarts: int = 0
+
+    def age(self, now: float) -> float | None:
+        """Seconds since the last good reading; None when there was none."""
+        return None if self.last is None else now - self.last.at
+
+    def gauge(self, key: str, now: float) -> float | None:
+        """A gauge of the last reading, unless that is stale."""
+        if self.last is None or now - self.last.at > STALE_SECONDS:
+            return None
+        return self.last.values.get(key)
+
+
+class Scrape:
+    """Scrapes every replica until stopped; replicas that a reload brings are picked up by themselves."""
+
+    def __init__(
+        self,
+        pools: Pools,
+        client: httpx.AsyncClient,
+        *,
+        interval_seconds: float = INTERVAL_SECONDS,
+        clock: Callable[[], float],
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._pools = pools
+        self._client = client
+        self._interval = interval_seconds
+        self._clock = clock
+        self._chance = chance
+        self._readings: dict[str, Readings] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to scrape."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def of(self, replica: Replica) -> Readings:
+        """Return what a replica has shown."""
+        return self._readings.setdefault(replica.url, Readings())
+
+    def recent(self, pool: Pool) -> Interval:
+        """Return what a pool's replicas did of late, together."""
+        total = Interval()
+        for replica in pool.replicas:
+            for interval in self.of(replica).intervals:
+                total += interval
+        return total
+
+    async def scrape_due(self) -> None:
+        """Read every replica whose time has come, side by side."""
+        now = self._clock()
+        due = [replica for pool in self._pools for replica in pool.replicas if self.of(replica).due_at <= now]
+        await asyncio.gather(*(self._read(replica) for replica in due))
+
+    async def _run(self) -> None:
+        while True:
+            await self.scrape_due()
+            await asyncio.sleep(min(1.0, self._interval / 4))
+
+    async def _read(self, replica: Replica) -> None:
+        readings = self.of(replica)
+        try:
+            answer = await self._client.get(replica.url + "/metrics", timeout=TIMEOUT_SECONDS)
+            answer.raise_for_status()
+            found = figures.read(answer.text[:LARGEST_PAGE], self._clock())
+        except (httpx.HTTPError, ValueError):
+            readings.failures += 1
+        else:
+            readings.failures = 0
+            self._take(readings, found)
+            waiting = found.values.get("waiting", 0.0)
+            replica.seen_running = round(found.values.get("running", 0.0) + waiting)
+        wait = min(self._interval * 2**readings.failures, LONGEST_INTERVAL_SECONDS)
+        readings.due_at = self._clock() + wait * (0.75 + 0.5 * self._chance())
+
+    def _take(self, readings: Readings, found: Figures) -> None:
+        if readings.last is not None:
+            interval = figures.between(readings.last, found)
+            if interval is None:
+                readings.restarts += 1
+                readings.intervals.clear()
+            else:
+                readings.intervals.append(interval)
+        readings.last = found

@@ -1,0 +1,57 @@
+"""What the gateway is doing, as plain dictionaries for people and their tools."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gateway.pipeline import Live
+    from gateway.pools import Pool
+    from gateway.tenants import Tenant
+
+
+def model_cards(live: Live, tenant: Tenant, *, created: int) -> list[dict[str, Any]]:
+    """Return OpenAI's model objects for what a tenant may use, aliases included."""
+    return [
+        {"id": name, "object": "model", "created": created, "owned_by": "draftlane", "root": model.name}
+        for model in live.config.models
+        if tenant.may_use(model.name)
+        for name in (model.name, *model.aliases)
+    ]
+
+
+def snapshot(live: Live) -> dict[str, Any]:
+    """Return the configuration, artefact and pools as they are now."""
+    now = live.clock()
+    return {
+        "config": live.config.digest,
+        "artefact": live.scorer.version,
+        "pools": [_pool(live, pool, now) for pool in live.pools],
+    }
+
+
+def _pool(live: Live, pool: Pool, now: float) -> dict[str, Any]:
+    view = pool.view(now)
+    points = live.curves.points(view, 0.0, time.time()) if view.speculative else ()
+    return {
+        "name": pool.name,
+        "model": pool.config.model,
+        "kind": pool.config.kind,
+        "revision": pool.config.revision,
+        "enabled": pool.enabled,
+        "available": view.available,
+        "why_unavailable": view.why_unavailable,
+        "running": pool.running,
+        "slots": view.slots,
+        "step_seconds": view.step_seconds,
+        "ttft_seconds": view.ttft_seconds,
+        "price_per_slot_second": view.price_per_slot_second,
+        "replicas": [
+            {"name": replica.name, "url": replica.url, "state": replica.state(now), "running": replica.running}
+            for replica in pool.replicas
+        ],
+        "curve": [
+            {"score": point.score, "acceptance_length": point.mean, "samples": point.samples} for point in points
+        ],
+    }
