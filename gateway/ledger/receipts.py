@@ -1,0 +1,53 @@
+"""What became of a call, to be asked afterwards by its request id: the last calls of this process, and what to share.
+
+Receipts are for people who wonder about one call. They are best effort: bounded, dropped when old, never a reason to wait.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final
+
+import msgspec
+
+from gateway.record import Finished
+
+KEPT: Final = 4096  # calls; about 2 KB each
+_ENCODE: Final = msgspec.json.Encoder().encode
+
+
+class Receipts:
+    """A ring of the last finished calls, and a queue of those that other processes cannot see yet."""
+
+    __slots__ = ("_calls", "_kept", "_unshared")
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._kept = kept
+        self._calls: dict[str, Finished] = {}
+        self._unshared: deque[Finished] = deque(maxlen=kept)
+
+    def __repr__(self) -> str:
+        return f"<Receipts {len(self._calls)}/{self._kept}, {len(self._unshared)} to share>"
+
+    def append(self, call: Finished) -> None:
+        """Keep a finished call; one that had the same request id is replaced."""
+        self._calls.pop(call.request_id, None)
+        self._calls[call.request_id] = call
+        if len(self._calls) > self._kept:
+            del self._calls[next(iter(self._calls))]
+        self._unshared.append(call)
+
+    def get(self, request_id: str) -> dict[str, Any] | None:
+        """Return the receipt of a call that this process served, as JSON types, or None."""
+        call = self._calls.get(request_id)
+        return None if call is None else decode(_ENCODE(call))
+
+    def unshared(self, count: int) -> dict[str, bytes]:
+        """Take up to `count` receipts that the Store has not been given yet, oldest first."""
+        calls = (self._unshared.popleft() for _ in range(min(count, len(self._unshared))))
+        return {call.request_id: _ENCODE(call) for call in calls}
+
+
+def decode(receipt: bytes) -> dict[str, Any]:
+    """Return a receipt that the Store kept, as JSON types."""
+    return msgspec.json.decode(receipt, type=dict[str, Any])
