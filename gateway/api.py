@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.encoding import unpack
-from gateway.errors import MethodNotAllowed, TooLarge
+from gateway.errors import MethodNotAllowed, NotFound, TooLarge
 from gateway.exchange import Exchange, Sink
 from gateway.hygiene import request_id_of
 from gateway.relay import Send, relay, respond
@@ -25,12 +25,16 @@ Read = Callable[[], Awaitable[bytes]]
 Scope = MutableMapping[str, Any]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 _OWN_V1 = frozenset({"/v1/models"})
+_BOTH_PORTS = frozenset({"/healthz", "/readyz"})
 
 
 class Api:
     """Dispatches requests. `operators` serves everything that is not a client's call; `sinks` get each finished call."""
 
-    def __init__(self, pipeline: Pipeline, operators: ASGIApp, sinks: Iterable[Sink]) -> None:
+    def __init__(
+        self, pipeline: Pipeline, operators: ASGIApp, sinks: Iterable[Sink], *, admin_port: int | None = None
+    ) -> None:
+        self._admin_port = admin_port
         self._pipeline = pipeline
         self._operators = operators
         self._sinks = list(sinks)
@@ -46,6 +50,10 @@ class Api:
             await self._operators(scope, receive, send)
             return
         path: str = scope["path"]
+        if self._admin_port is not None and not self._belongs(scope, path):
+            error = NotFound(f"There is nothing at {path}.", code="unknown_url")
+            await respond(send, error.status, error.headers(), error.body())
+            return
         endpoint = ENDPOINTS.get(path)
         if endpoint is None and (not path.startswith("/v1/") or path in _OWN_V1 or path.startswith("/v1/models/")):
             await self._operators(scope, receive, send)
@@ -58,6 +66,13 @@ class Api:
             await self._call(scope, receive, send, endpoint)
         finally:
             self.running -= 1
+
+    def _belongs(self, scope: Scope, path: str) -> bool:
+        """Whether the path is served on the port that the request came to, where operators have their own."""
+        if path in _BOTH_PORTS:
+            return True
+        for_operators = path.startswith("/draftlane/") or path == "/metrics"
+        return for_operators == (scope["server"][1] == self._admin_port)
 
     async def _call(self, scope: Scope, receive: Receive, send: Send, endpoint: Endpoint | None) -> None:
         live = self._pipeline.live

@@ -23,7 +23,8 @@ from gateway.exchange import Sink
 from gateway.health import HealthChecks
 from gateway.learning import Learning
 from gateway.log import CallLog
-from gateway.metrics import Metrics
+from gateway.metrics import Metrics, Share
+from gateway.metrics.share import CONTENT_TYPE
 from gateway.pipeline import Live, Pipeline
 from gateway.pools import REPLICA_STATES, Pools
 from gateway.routing import REASONS, Curves, Settings
@@ -42,6 +43,8 @@ class Gateway:
         path: the file that a reload reads; without one there is nothing to reload.
         embedded: origins of embedded engines by pool, started by the caller.
         env: where named secrets are looked up.
+        share: where several worker processes leave their metrics for one another.
+        admin_port: the port that alone serves operators, where they have their own.
     """
 
     def __init__(
@@ -51,7 +54,10 @@ class Gateway:
         path: Path | None = None,
         embedded: Mapping[str, tuple[str, ...]] | None = None,
         env: Mapping[str, str] = os.environ,
+        share: Share | None = None,
+        admin_port: int | None = None,
     ) -> None:
+        self._share = share
         self._path = path
         self._embedded = dict(embedded or {})
         self._env = env
@@ -77,7 +83,7 @@ class Gateway:
         sinks: list[Sink] = [self.metrics.finished, Learning(pools, curves)]
         if self._call_log is not None:
             sinks.append(self._call_log)
-        self.api = Api(self.pipeline, operators.build(self), tuple(sinks))
+        self.api = Api(self.pipeline, operators.build(self), sinks, admin_port=admin_port)
         self._app = _with_cors(self.api, config)
         self.on_start: Callable[[], None] | None = None
         self._client: httpx.AsyncClient | None = None
@@ -185,6 +191,8 @@ class Gateway:
     def render_metrics(self, accept: str) -> tuple[bytes, str]:
         """Return the metrics page and its content type."""
         self._set_gauges()
+        if self._share is not None:
+            return self._share.merged(self.metrics.render()[0]), CONTENT_TYPE
         return self.metrics.render(accept)
 
     def models(self, headers: Headers) -> list[dict[str, Any]]:
@@ -213,6 +221,8 @@ class Gateway:
     async def _keep_gauges(self) -> None:
         while True:
             self._set_gauges()
+            if self._share is not None:
+                self._share.leave(self.metrics.render()[0])
             await asyncio.sleep(GAUGE_SECONDS)
 
     async def _lifespan(self, receive: Any, send: Any) -> None:

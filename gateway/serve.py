@@ -6,8 +6,12 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import os
 import signal
+import socket
 import sys
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
@@ -15,8 +19,11 @@ import uvicorn
 from gateway.app import Gateway
 from gateway.config import Config, ConfigError, load
 from gateway.embedded import EmbeddedEngines, EmbeddedError
+from gateway.metrics import Share
 from gateway.server import DrainingServer, protocol
+from gateway.workers import Supervisor
 
+BACKLOG = 2048  # connections that may wait to be accepted: uvicorn's
 KEEP_ALIVE_SECONDS = 75  # nginx's; shorter ones make clients meet stale connections
 
 
@@ -32,7 +39,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal; 1 when it cannot start."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    _log_to_stderr()
     try:
         config = load(args.config)
     except ConfigError as error:
@@ -43,17 +50,65 @@ def run(args: argparse.Namespace) -> int:
         config = config.model_copy(update={"server": config.server.model_copy(update={"port": args.port})})
     for warning in config.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    with EmbeddedEngines() as engines:
+    try:
+        sockets = _listen(config)
+    except OSError as error:
+        print(f"server.host, server.port: cannot listen there: {error}", file=sys.stderr)
+        return 1
+    with EmbeddedEngines() as engines, tempfile.TemporaryDirectory(prefix="draftlane-") as folder:
         try:
             urls = engines.start(config)
         except EmbeddedError as error:
             print(error, file=sys.stderr)
             return 1
-        gateway = Gateway(config, path=args.config, embedded=urls)
-        server = server_of(gateway, config)
-        with contextlib.suppress(KeyboardInterrupt):
-            server.run()
-        return 0 if server.started else 1
+        start = Start(config, args.config, urls, folder if config.server.workers > 1 else None)
+        host, port = sockets[0].getsockname()[:2]
+        scheme = "https" if config.server.tls_cert else "http"
+        print(
+            f"draftlane: serving {', '.join(model.name for model in config.models)} on {scheme}://{host}:{port}",
+            file=sys.stderr,
+        )
+        if config.server.workers > 1:
+            return Supervisor(work, config.server.workers, sockets, start).run()
+        return work(0, sockets, start)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a worker process needs to begin: `shared` is the folder where several leave their metrics."""
+
+    config: Config
+    path: Path
+    embedded: dict[str, tuple[str, ...]]
+    shared: str | None
+
+
+def work(index: int, sockets: list[socket.socket], start: Start) -> int:
+    """Serve in this process until a signal; `sockets` are the clients' listener and, where set, the operators'."""
+    _log_to_stderr()
+    share = Share(Path(start.shared), f"{index}-{os.getpid()}") if start.shared else None
+    admin_port = sockets[1].getsockname()[1] if len(sockets) > 1 else None
+    gateway = Gateway(start.config, path=start.path, embedded=start.embedded, share=share, admin_port=admin_port)
+    server = server_of(gateway, start.config)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run(sockets)
+    return 0 if server.started else 1
+
+
+def _listen(config: Config) -> list[socket.socket]:
+    """Open the listeners: of clients, and of operators where they have their own.
+
+    Raises:
+        OSError: an address is taken or not ours.
+    """
+    server = config.server
+    ports = [server.port] if server.admin_port is None else [server.port, server.admin_port]
+    family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
+    return [socket.create_server((server.host, port), family=family, backlog=BACKLOG) for port in ports]
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
 
 
 def server_of(gateway: Gateway, config: Config) -> DrainingServer:
@@ -62,8 +117,6 @@ def server_of(gateway: Gateway, config: Config) -> DrainingServer:
     server = DrainingServer(
         uvicorn.Config(
             gateway,
-            host=settings.host,
-            port=settings.port,
             http=protocol(config.limits.max_header_bytes, config.limits.header_seconds),
             ws="none",
             loop="auto",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from prometheus_client import Counter, Gauge, Info
+from prometheus_client import Gauge, Info
 from prometheus_client.registry import CollectorRegistry
 
 from gateway.metrics.tally import Counters, Histograms, Means
@@ -128,6 +128,6 @@ class States:
         self.scrape_age = gauge("scrape_age_seconds", "Age of what an engine last told.", "pool", "replica")
         self.build = Info("draftlane_build", "The version that runs.", registry=registry)
         self.config = Info("draftlane_config", "The configuration in force.", registry=registry)
-        self.reloads = Counter(
-            "draftlane_config_reloads_total", "Configurations read again, by result.", ("result",), registry=registry
+        self.reloads = Counters(
+            registry, "draftlane_config_reloads_total", "Configurations read again, by result.", ("result",)
         )

@@ -70,7 +70,7 @@ class Metrics:
         GCCollector(registry=registry)
         self._states.build.info({"version": _version(), "python": platform.python_version()})
         for result in RELOADS:
-            self._states.reloads.labels(result)
+            self._states.reloads.row(result)
         self._apply(config)
 
     def finished(self, record: Finished) -> None:
@@ -172,12 +172,12 @@ class Metrics:
 
     def reloaded(self, config: Config) -> None:
         """Take a configuration that is now in force."""
-        self._states.reloads.labels("ok").inc()
+        self._states.reloads.row("ok").value += 1
         self._apply(config)
 
     def reload_refused(self) -> None:
         """Count a configuration that changed nothing because it has problems."""
-        self._states.reloads.labels("refused").inc()
+        self._states.reloads.row("refused").value += 1
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """Return all metrics and their content type: OpenMetrics, with examples of calls, if `accept` asks for it."""
