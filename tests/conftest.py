@@ -9,6 +9,8 @@ from typing import TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["pytester"]
+
 # The same examples on every run, and no clock that could fail one on a busy machine.
 settings.register_profile(
     "draftlane", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]

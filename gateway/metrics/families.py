@@ -48,6 +48,8 @@ class Families:
     """Every metric that a finished call moves."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        """Declare them; long because each metric stands here with its name, meaning, labels and buckets side by side."""
+
         def counters(name: str, text: str, *labels: str) -> Counters:
             return Counters(registry, f"draftlane_{name}", text, labels)
 
