@@ -86,21 +86,23 @@ def with_urls(config: Config, urls: dict[str, tuple[str, ...]]) -> Config:
 
 
 def _flags(pool: PoolConfig, embedded: Embedded) -> list[str]:
-    flags = [
-        "--kind",
-        pool.kind,
-        "--port",
-        "0",
-        "--with-parent",
-        "--model",
-        pool.served_model,
-        "--slots",
-        str(pool.slots),
-    ]
-    flags += ["--step-seconds", str(pool.step_seconds), "--step-growth", str(pool.step_growth)]
-    flags += ["--ttft-seconds", str(pool.ttft_seconds), "--speed", str(embedded.speed), "--seed", str(embedded.seed)]
-    if pool.window is not None and pool.speculative:
-        flags += ["--window", str(pool.window)]
-    if pool.max_model_len is not None:
-        flags += ["--max-model-len", str(pool.max_model_len)]
-    return flags
+    """Say the pool's settings in the words of `draftlane engine`."""
+    values: dict[str, object] = {
+        "kind": pool.kind,
+        "port": 0,
+        "model": pool.served_model,
+        "slots": pool.slots,
+        "step-seconds": pool.step_seconds,
+        "step-growth": pool.step_growth,
+        "ttft-seconds": pool.ttft_seconds,
+        "window": pool.window,
+        "drafter": pool.drafter,
+        "max-model-len": pool.max_model_len,
+        "speed": embedded.speed,
+        "seed": embedded.seed,
+        "draft-quality": embedded.draft_quality,
+        "default-temperature": embedded.default_temperature,
+    }
+    flags = [part for name, value in values.items() if value is not None for part in (f"--{name}", str(value))]
+    switches = {"greedy-only": pool.greedy_only, "per-request-metrics": embedded.per_request_metrics}
+    return [*flags, "--with-parent", *(f"--{name}" for name, on in switches.items() if on)]

@@ -183,6 +183,10 @@ def test_a_trailing_slash_of_a_replica_does_not_matter() -> None:
             "pool[0].replica: an embedded pool starts its own engines; remove the replicas or [pool.embedded]",
         ),
         (
+            {"pool__0__drafter": "eagle"},
+            'pool[0].drafter: embedded engines draft with "draft_model" or "ngram"; choose one of them',
+        ),
+        (
             {"pool__1__replica": []},
             "pool[1].replica: there is none; add [[pool.replica]] with a url, or [pool.embedded]",
         ),
@@ -228,6 +232,13 @@ def test_models_share_one_space_of_names() -> None:
         "model[1].aliases[1]: 'b' is already the name of model 'b'; remove one of them",
         "model[1].name: no pool serves 'b'; add a [[pool]] with model = \"b\"",
     ]
+
+
+def test_embedded_engines_have_no_key() -> None:
+    """A key for engines that ask for none is a mistake that is told."""
+    raw = changed(pool__0__key_env="ENGINE_KEY")
+
+    assert only_problem(raw, {"ENGINE_KEY": "k"}) == "pool[0].key_env: embedded engines ask for no key; remove it"
 
 
 def test_one_engine_belongs_to_one_pool() -> None:
@@ -385,7 +396,8 @@ def test_examples_in_the_committed_file_are_valid() -> None:
         "pool[0].key_env",
     ]
     assert [problem for problem in wrong if "environment variable" not in problem] == [
-        "server.admin_key_env: admin_key_sha256 is set too; keep one of them"
+        "pool[0].key_env: embedded engines ask for no key; remove it",
+        "server.admin_key_env: admin_key_sha256 is set too; keep one of them",
     ]
 
 

@@ -104,6 +104,10 @@ def _replicas(raw: Table) -> Iterator[str]:
     for path, row in _rows(raw, "pool"):
         if "embedded" in row and "replica" in row:
             yield f"{path}.replica: an embedded pool starts its own engines; remove the replicas or [pool.embedded]"
+        if "embedded" in row and "key_env" in row:
+            yield f"{path}.key_env: embedded engines ask for no key; remove it"
+        if "embedded" in row and row.get("drafter") == "eagle":
+            yield f'{path}.drafter: embedded engines draft with "draft_model" or "ngram"; choose one of them'
         if "embedded" not in row and _empty(row, "replica"):
             yield f"{path}.replica: there is none; add [[pool.replica]] with a url, or [pool.embedded]"
         for place, replica in _rows(row, "replica"):

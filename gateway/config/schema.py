@@ -159,6 +159,9 @@ class Embedded(Section):
     speed: Seconds = 1.0  # 2.0 halves every time
     seed: Count = 0
     replicas: Annotated[int, Field(ge=1, le=64)] = 1
+    draft_quality: Share = 1.0  # below 1 the draft errs more often
+    default_temperature: Amount = 0.6  # for calls that name none
+    per_request_metrics: bool = False  # answers tell their acceptance
 
 
 class PoolConfig(Section):
