@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -33,8 +34,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for the first head."""
+        """Begin to wait for the first head; no write waits for the client's acknowledgement of the one before."""
         super().connection_made(transport)
+        raw = transport.get_extra_info("socket")
+        # asyncio does this only for sockets that name their protocol, which inherited listeners do not
+        if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._head_timer = self.loop.call_later(self.header_seconds, self._head_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -66,8 +71,15 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The next bytes are another head."""
+        self._stop_timer()
         self._in_head = True
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """A client that is still sending what was refused may end within the time of a head, then it is cut."""
+        if not self._in_head:
+            self._head_timer = self.loop.call_later(self.header_seconds, self.transport.close)
+        super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's signature
         """Refuse what is not HTTP."""

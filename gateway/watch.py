@@ -25,6 +25,7 @@ class ClientLeft(Exception):
 
 
 _LOOKS_PER_LIMIT = 4  # a limit is enforced within a quarter of it
+_SLOWEST_BODY = 16384  # bytes per second after the first seconds: a phone's uplink is faster, a slowloris is not
 
 
 class Watch:
@@ -103,15 +104,17 @@ class Watch:
 
 
 async def read_body(receive: Receive, max_bytes: int, seconds: float) -> bytes:
-    """Read a request's body whole, within bounds of size and time.
+    """Read a request's body whole, within bounds of size and time: each byte that comes extends the time a little.
 
     Raises:
-        TooLarge: over `max_bytes`. RequestTimeout: not whole within `seconds`. ClientLeft: the connection closed.
+        TooLarge: over `max_bytes`. RequestTimeout: slower than `seconds` and _SLOWEST_BODY allow. ClientLeft: the
+            connection closed.
     """
     parts: list[bytes] = []
     size = 0
+    until = asyncio.get_running_loop().time() + seconds
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout_at(until) as limit:
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
@@ -123,5 +126,6 @@ async def read_body(receive: Receive, max_bytes: int, seconds: float) -> bytes:
                 if not message.get("more_body", False):
                     return b"".join([*parts, body]) if parts else body
                 parts.append(body)
+                limit.reschedule(until + size / _SLOWEST_BODY)
     except TimeoutError:
-        raise RequestTimeout(f"The request body did not arrive within {seconds:g} s.", code="body_timeout") from None
+        raise RequestTimeout(f"The request body came too slowly, {size} bytes of it.", code="body_timeout") from None
