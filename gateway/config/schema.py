@@ -136,7 +136,7 @@ class Limits(Section):
     total_seconds: Seconds = 3600.0
     client_idle_seconds: Seconds = 60.0  # a reader that takes nothing
     buffer_bytes: Annotated[int, Field(ge=4096)] = 1024 * 1024  # per stream, between engine and client
-    header_seconds: Seconds = 10.0  # for a request's head and body to arrive
+    header_seconds: Seconds = 10.0  # for a request's head to arrive; bodies get longer while bytes come
     max_concurrent: Some = 4096
 
 
