@@ -87,7 +87,7 @@ class Engine:
         target = Target(write(ask.messages, ask.form, pen))
         draft = None
         if self.settings.speculative:
-            draft = Draft(None, Skill.of(self.dial.draft_quality), Random(context))
+            draft = Draft(ask.prompt, None, Skill.of(self.dial.draft_quality), Random(context))
         return Sequence(list(ask.prompt), target, draft, ask.limits, answer.sink(index))
 
 

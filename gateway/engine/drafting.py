@@ -1,31 +1,23 @@
 """The draft: proposes the next tokens from what prompt and output have shown so far and from a small distilled n-gram model.
 
-Like a prompt-lookup drafter it copies what followed the last occurrence of the present context; unlike one it also aligns
-*shapes* (the context with its numbers blanked out) and carries number sequences on. What neither finds comes from n-grams
-distilled out of the target's own answers to other requests. Nothing here looks at the target while a request runs.
+Like a prompt-lookup drafter it copies what followed the last occurrence of the present context. Unlike one it stays with the
+copied passage across small differences, remembers a replacement that it has seen and makes it again, carries numbers on,
+and hands out the cells of given data in order. Nothing here looks at the target while a request runs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol
 
+from gateway.engine.distilled import Distilled
+from gateway.engine.history import LONG, SHORT, History, shape_of
+from gateway.engine.material import Material, is_content
 from gateway.engine.tokenizer import TOKENIZER
 
-_LONG = 5  # a context this long is followed blindly to the end of the window
-_SHORT = 3
-_PAIR = 2
-_NUMBER, _SPACED_NUMBER = -1, -2
-_SHAPES = {identity: _SPACED_NUMBER if lead else _NUMBER for identity, (lead, _, _) in TOKENIZER.numbers.items()}
-_Source = tuple[int, ...]  # where to copy from: the latest aligned position first, then the ones before it
-
-
-class Backoff(Protocol):
-    """What is asked when the context itself suggests nothing."""
-
-    def after(self, before: int, last: int) -> int:
-        """Return the likeliest token after these two."""
+_GAP = 10  # tokens that a passage may differ by before it is given up
+_EDITS = 8  # replacements remembered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,112 +31,157 @@ class Skill:
     @classmethod
     def of(cls, quality: float) -> Skill:
         """Return the skill of a draft of `quality` in [0, 1]; at 0 every guess is wild."""
-        order = 1 + round(quality * (_LONG - 1))
-        return cls(order=order, carries=quality >= 0.5, noise=min(1.0, 1.05 * (1 - quality) ** 1.5))
+        return cls(order=1 + round(quality * (LONG - 1)), carries=quality >= 0.5, noise=min(1.0, 1.05 * (1 - quality) ** 1.5))
 
 
 class Draft:
-    """One sequence's draft; `observe` what was accepted, then `propose`."""
+    """One sequence's draft: `observe` what was accepted, then `propose`."""
 
-    def __init__(self, backoff: Backoff | None, skill: Skill, chance: Random) -> None:
+    def __init__(self, prompt: Sequence[int], backoff: Distilled | None, skill: Skill, chance: Random) -> None:
         self._backoff = backoff
         self._skill = skill
         self._chance = chance
-        self._tokens: list[int] = []
-        self._shapes: list[int] = []
-        self._exact: dict[tuple[int, ...], int] = {}
-        self._aligned: dict[tuple[int, ...], _Source] = {}
-        self._followed: _Source = ()
-        self._follow_start = 0
+        self._history = History()
+        for token in prompt:
+            self._history.extend(token)
+        self._prompt = len(prompt)
+        self._material = Material(prompt)
+        self._copied: dict[int, tuple[int, int]] = {}  # output position of a copied cell → its tokens, cells from the last
+        self._cell = -1
+        self._source = -1  # the passage that is being followed: the position of its next token
+        self._gap: list[int] = []  # what was written instead of it since the two parted
+        self._edits: dict[tuple[int, ...], tuple[int, ...]] = {}
 
-    def observe(self, tokens: list[int]) -> None:
-        """Learn `tokens`, the next ones of prompt or output."""
-        known, shapes, exact, aligned = self._tokens, self._shapes, self._exact, self._aligned
+    def observe(self, tokens: Sequence[int]) -> None:
+        """Learn the tokens that were accepted."""
         for token in tokens:
-            position = len(known)
-            if position >= _PAIR:
-                exact[tuple(known[-_PAIR:])] = position
-            if position >= _SHORT:
-                exact[tuple(known[-_SHORT:])] = position
-                key = tuple(shapes[-_SHORT:])
-                aligned[key] = (position, *aligned.get(key, ())[:2])
-            if position >= _LONG:
-                exact[tuple(known[-_LONG:])] = position
-                key = tuple(shapes[-_LONG:])
-                aligned[key] = (position, *aligned.get(key, ())[:2])
-            known.append(token)
-            shapes.append(_SHAPES.get(token, token))
+            self._map(token)
+            self._follow(token)
+            self._history.extend(token)
 
     def propose(self, window: int) -> list[int]:
-        """Return up to `window` tokens; a drafter without a back-off model stops where it finds nothing."""
-        known, shapes = self._tokens, self._shapes
-        start = len(known)
-        source, strong = self._resume(start)
+        """Return up to `window` tokens; without a distilled model it stops where the context suggests nothing."""
+        history, start = self._history, len(self._history)
+        source, strong = self._start()
+        cells, queue = 0, list[int]()
         for _ in range(window):
-            if not (source and strong):
-                source, strong = self._look_up(source)
-            token = self._next(source)
-            if token is None:
+            if not queue:
+                if not strong or source >= len(history):
+                    source, strong = self._look_up(source)
+                queue, advance, passed = self._next(source, cells)
+                cells += passed
+                source = source + advance if source >= 0 else source
+            if not queue:
                 break
+            token = queue.pop(0)
             if self._skill.noise and self._chance.random() < self._skill.noise:
                 token = self._chance.randrange(259, TOKENIZER.size)
-            known.append(token)
-            shapes.append(_SHAPES.get(token, token))
-            source = tuple(position + 1 for position in source)
-        proposed = known[start:]
-        del known[start:], shapes[start:]
-        self._followed = tuple(position - len(proposed) for position in source)
-        self._follow_start = start
+            history.push(token)
+        proposed = history.tokens[start:]
+        history.drop(start)
         return proposed
 
-    def _resume(self, start: int) -> tuple[_Source, bool]:
-        """Return where copying would go on had the target only replaced a token of what was copied."""
-        moved = start - self._follow_start
-        return tuple(position + moved for position in self._followed if position + moved < start), False
+    # --- what was accepted ---
 
-    def _look_up(self, resumed: _Source) -> tuple[_Source, bool]:
-        known, shapes, order = self._tokens, self._shapes, self._skill.order
-        if order >= _LONG:
-            found = self._exact.get(tuple(known[-_LONG:]))
-            if found is not None:
-                return (found,), True
-            aligned = self._aligned.get(tuple(shapes[-_LONG:]))
-            if aligned is not None:
-                return aligned, True
-        if order >= _SHORT:
-            found = self._exact.get(tuple(known[-_SHORT:]))
-            if found is not None:
-                return (found,), False
-            aligned = self._aligned.get(tuple(shapes[-_SHORT:]))
-            if aligned is not None:
-                return aligned, False
-        if resumed:
-            return resumed, False
-        found = self._exact.get(tuple(known[-_PAIR:])) if order >= _PAIR else None
-        return (() if found is None else (found,)), False
+    def _map(self, token: int) -> None:
+        """Note whether an output token copies a cell of the prompt."""
+        position = len(self._history)
+        if not is_content(token):
+            self._cell = -1
+            if token in TOKENIZER.line_ends:
+                self._material.new_line()
+        elif ahead := self._material.take(token):
+            self._cell = position
+            self._copied[position] = (1, ahead)
+        elif self._cell >= 0:
+            length, ahead = self._copied[self._cell]
+            self._copied[self._cell] = (length + 1, ahead)
 
-    def _next(self, source: _Source) -> int | None:
-        known = self._tokens
-        if source and source[0] < len(known):
-            token = known[source[0]]
-            if len(source) > 1 and self._skill.carries and token in TOKENIZER.numbers:
-                return self._carry(token, source)
-            return token
-        if self._backoff is None or len(known) < _PAIR:
-            return None
-        return self._backoff.after(known[-2], known[-1])
+    def _follow(self, token: int) -> None:
+        """Keep up with the passage that is being followed, across a gap if need be; learn what fills the gap."""
+        history = self._history
+        if self._source >= 0:
+            expected = history.shapes[self._source]
+            if not self._gap and expected == shape_of(token):
+                self._source += 1
+                return
+            if self._rejoin(shape_of(token)):
+                return
+            self._gap.append(token)
+            if len(self._gap) <= _GAP:
+                return
+            self._source, self._gap = -1, []
+        found = history.long_match(self._skill.order)
+        if found is not None and history.shapes[found.position] == shape_of(token):
+            self._source, self._gap = found.position + 1, []
 
-    def _carry(self, token: int, source: _Source) -> int:
-        """Return the number that continues those at `source` by constant first or second difference, else a copy."""
-        numbers, known = TOKENIZER.numbers, self._tokens
-        found = [numbers.get(known[position]) for position in source]
-        lead, value, width = numbers[token]
-        if found[1] is None:
-            return token
-        first = value - found[1][1]
-        second = first - (found[1][1] - found[2][1]) if len(found) > 2 and found[2] is not None else 0
-        following = value + first + second
-        padded = width > len(str(value)) or value == 0 < first and width > 1
-        text = f"{lead}{following:0{width}d}" if padded else f"{lead}{following}"
-        identity = TOKENIZER.id_of(text) if following >= 0 else None
-        return token if identity is None else identity
+    def _rejoin(self, shape: int) -> bool:
+        shapes, start = self._history.shapes, self._source
+        for position in range(start, min(start + _GAP, len(shapes))):
+            if shapes[position] == shape and (self._gap or position > start):
+                passed = tuple(self._history.tokens[start:position])
+                if passed and self._gap and start < self._prompt:
+                    self._edits[passed] = tuple(self._gap)
+                    if len(self._edits) > _EDITS:
+                        del self._edits[next(iter(self._edits))]
+                self._source, self._gap = position + 1, []
+                return True
+        return False
+
+    # --- what to propose ---
+
+    def _start(self) -> tuple[int, bool]:
+        """Return where to copy from at first, and whether to trust it for longer than a token."""
+        if self._source >= 0 and not self._gap:
+            return self._source, True
+        if self._source >= 0:
+            return self._source + len(self._gap), False
+        return -1, False
+
+    def _look_up(self, fallback: int) -> tuple[int, bool]:
+        """Return where the present context suggests to copy from, and whether for longer than a token."""
+        history, order = self._history, self._skill.order
+        found = history.long_match(order)
+        if found is not None:
+            return found.position, True
+        if self._known(LONG - 1):
+            return -1, False
+        found = history.short_match(order)
+        if found is not None:
+            return found.position, False
+        if 0 <= fallback < len(history):
+            return fallback, False
+        if order >= LONG and (start := history.line_start()) >= self._prompt:
+            return start, True
+        if self._known(SHORT - 1):
+            return -1, False
+        found = history.pair_match(order)
+        return (-1, False) if found is None else (found.position, False)
+
+    def _known(self, length: int) -> bool:
+        return self._backoff is not None and self._backoff.after(self._history.shapes)[1] >= length
+
+    def _next(self, source: int, cells: int) -> tuple[list[int], int, int]:
+        """Return the tokens to propose, how many of the source they stand for, and how many cells they pass."""
+        tokens = self._history.tokens
+        if not 0 <= source < len(tokens):
+            return self._from_model(), 0, 0
+        for passed, instead in self._edits.items():
+            if tokens[source] == passed[0] and tuple(tokens[source : source + len(passed)]) == passed:
+                return list(instead), len(passed), 0
+        if source in self._copied:
+            length, ahead = self._copied[source]
+            cell = self._material.cell(cells + ahead, tokens[source])
+            if cell:
+                return cell, length, ahead
+        if tokens[source] in TOKENIZER.numbers and source >= self._prompt and self._skill.carries:
+            following, length = self._history.carried(source)
+            return following, length, 0
+        return [tokens[source]], 1, 0
+
+    def _from_model(self) -> list[int]:
+        """Return the distilled model's choice; where that is any number, the one after the last number."""
+        if self._backoff is None:
+            return []
+        shape, _ = self._backoff.after(self._history.shapes)
+        return [shape] if shape >= 0 else self._history.next_number(shape)

@@ -86,8 +86,6 @@ class Sequence:
         self._text = ""
         self._shown = 0
         self._hold = max((len(stop) for stop in limits.stop), default=1) - 1
-        if draft is not None:
-            draft.observe(prompt)
 
     def __repr__(self) -> str:
         return f"<Sequence {self.tally.tokens}/{self.limits.max_tokens} {self.finish or 'running'}>"

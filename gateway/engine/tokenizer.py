@@ -71,27 +71,42 @@ class Tokenizer:
         self._texts: list[str | None] = [_text(raw) for raw in self._bytes]
         self._longest = max(map(len, table))
         self._cache: dict[str, tuple[int, ...]] = {}
-        self.numbers: dict[int, tuple[str, int, int]] = self._find_numbers()
+        self.numbers: dict[int, tuple[str, str]] = self._find_numbers()
         self.specials = frozenset((self.start, self.end, self.eos))
+        self.line_ends = frozenset(one for raw, one in table.items() if raw.endswith(b"\n"))
+        self._bare = {self._ids[b" " + raw]: one for raw, one in table.items() if b" " + raw in table}
+        self._spaced = {bare: spaced for spaced, bare in self._bare.items()}
 
     @property
     def size(self) -> int:
         """Number of ids, the special ones included."""
         return len(self._bytes)
 
-    def _find_numbers(self) -> dict[int, tuple[str, int, int]]:
-        """Map the ids of digit pieces to (space before it, value, width)."""
+    def _find_numbers(self) -> dict[int, tuple[str, str]]:
+        """Map the ids of digit pieces to (space before them, digits)."""
         found = {}
         for raw, identity in self._ids.items():
             text = raw.decode("utf-8", "replace")
             digits = text.removeprefix(" ")
             if digits.isascii() and digits.isdigit():
-                found[identity] = (text[: len(text) - len(digits)], int(digits), len(digits))
+                found[identity] = (text[: len(text) - len(digits)], digits)
         return found
 
     def id_of(self, piece: str) -> int | None:
         """Return the id of a piece that the vocabulary holds whole, else None."""
         return self._ids.get(piece.encode())
+
+    def bare(self, identity: int) -> int:
+        """Return the id of the same piece without the space before it."""
+        return self._bare.get(identity, identity)
+
+    def spaced(self, identity: int) -> int:
+        """Return the id of the same piece with a space before it, where the vocabulary has one."""
+        return self._spaced.get(identity, identity)
+
+    def is_spaced(self, identity: int) -> bool:
+        """Return whether a piece starts with a space that it could do without."""
+        return identity in self._bare
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`; lone surrogates are replaced, as UTF-8 cannot carry them."""

@@ -10,8 +10,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from zlib import crc32
 
 _RIVALS = 5  # alternatives weighed at one choice; the tail beyond them carries next to no probability
+_HABIT = 0.7  # share of words that follow from the word before, in every text alike: what a draft can have learned
+_LEAD = 0.8  # logits by which the best word leads; at temperature 1 it is then taken in about half of all cases
 _ZIPF = 1.35  # how strongly common words are preferred: index = n·u^zipf
 
 
@@ -30,22 +33,24 @@ class Sampling:
 class Pen:
     """Chooses words: `context` is the model's opinion, `chance` the dice that temperature throws."""
 
-    __slots__ = ("_chance", "_context", "_rivals", "_used", "sampling")
+    __slots__ = ("_chance", "_context", "_last", "_rivals", "_used", "sampling")
 
     def __init__(self, context: Random, chance: Random, sampling: Sampling) -> None:
         self._context = context
         self._rivals = Random(context.random())
         self._chance = chance
         self._used: dict[str, int] = {}
+        self._last = ""
         self.sampling = sampling
 
     def pick(self, options: Sequence[str]) -> str:
         """Return one of `options`, which come commonest first; rivals are close, so temperature changes much."""
-        best = self._draw(options, self._context)
-        if self.sampling.temperature <= 0:
-            return best
-        rivals = [self._draw(options, self._rivals) for _ in range(_RIVALS)]
-        return self._sample((best, *rivals), self._gaps(0.25))
+        best = self._draw(options)
+        if self.sampling.temperature > 0:
+            rivals = [options[int(len(options) * self._rivals.random() ** _ZIPF)] for _ in range(_RIVALS)]
+            best = self._sample((best, *rivals), self._gaps())
+        self._last = best
+        return best
 
     def prefer(self, first: str, *others: str, margin: float = 6.0) -> str:
         """Return `first`, unless temperature makes one of `others` come through, each `margin` logits behind."""
@@ -61,13 +66,19 @@ class Pen:
         """Return whether the context takes a turn that it takes in `share` of all cases."""
         return self._context.random() < share
 
-    def _draw(self, options: Sequence[str], source: Random) -> str:
-        return options[int(len(options) * source.random() ** _ZIPF)]
+    def _draw(self, options: Sequence[str]) -> str:
+        """Return the word that habit puts after the last one, or one that this context calls for."""
+        point = self._context.random()
+        if point < _HABIT:
+            point = crc32(self._last.encode()) / 2**32
+        else:
+            point = (point - _HABIT) / (1 - _HABIT)
+        return options[int(len(options) * point**_ZIPF)]
 
-    def _gaps(self, spacing: float) -> list[float]:
-        logits, level = [0.0], 0.0
+    def _gaps(self) -> list[float]:
+        logits, level = [0.0], -_LEAD
         for _ in range(_RIVALS):
-            level -= spacing * self._rivals.expovariate(1.0) + 0.15
+            level -= self._rivals.expovariate(4.0)
             logits.append(level)
         return logits
 

@@ -13,7 +13,7 @@ from gateway.engine.writing.request import Record, Request, records
 Layout = Callable[[Iterable[Record], Request], Iterator[str]]
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _NAMED = re.compile(r"\b(?:table|called|named|section)\s+(?:called\s+|named\s+)?[`\"\[]?([A-Za-z_]\w*)", re.IGNORECASE)
-_DEFAULT_COLUMNS = ("id", "name", "city", "quantity")
+_THING = re.compile(r"\b(user|person|people|product|item|order|server|customer|employee|book|task|event|city|cities)", re.IGNORECASE)
 _DEFAULT_ROWS = 20
 
 
@@ -102,9 +102,14 @@ def _json_value(value: str) -> str:
 
 
 def _invent(request: Request, pen: Pen) -> Iterator[Record]:
-    columns = request.columns() or list(_DEFAULT_COLUMNS)
-    for index in range(request.many(_DEFAULT_ROWS)):
-        yield _row(columns, index, pen)
+    columns = request.columns()
+    thing = _THING.search(request.instruction)
+    name = thing[1].capitalize() if thing else "Item"
+    for number in range(1, request.many(_DEFAULT_ROWS) + 1):
+        if columns:
+            yield _row(columns, number - 1, pen)
+        else:
+            yield {"id": str(number), "name": f"{name} {number}", "status": pen.pick(STATUSES), "value": str(10 * number)}
 
 
 def _row(columns: Sequence[str], index: int, pen: Pen) -> Record:
