@@ -18,16 +18,22 @@ from classifier.scorer import Scorer
 from gateway import operators, state
 from gateway.api import Api, ASGIApp
 from gateway.config import Config, ConfigError, key_digest, load
+from gateway.conversations import Conversations
 from gateway.embedded import with_urls
 from gateway.exchange import Sink
 from gateway.health import HealthChecks
-from gateway.learning import Learning
+from gateway.learning import Learning, SharedCurves
+from gateway.ledger import Receipts, Settlement, journal_directory, open_ledger
+from gateway.ledger.receipts import decode
 from gateway.log import CallLog
 from gateway.metrics import Metrics, Share
 from gateway.metrics.share import CONTENT_TYPE
+from gateway.mirror import Mirror
 from gateway.pipeline import Live, Pipeline
 from gateway.pools import REPLICA_STATES, Pools
 from gateway.routing import REASONS, Curves, Settings
+from gateway.scrape import Scrape
+from gateway.store import Store, open_store
 from gateway.tenants import Headers, Tenants
 from gateway.upstream import Upstream
 
@@ -68,6 +74,9 @@ class Gateway:
         scorer = Scorer.load(Path(config.classifier.artefact) if config.classifier.artefact else None)
         curves = Curves(scorer.prior_curve, _settings(config))
         self.metrics = Metrics(CollectorRegistry(), config, reasons=REASONS)
+        upstream = Upstream(pools, config.limits)
+        learning, conversations = Learning(pools, curves), Conversations()
+        self._mirror = Mirror(upstream, [self.metrics.finished, learning], config.limits)
         self.pipeline = Pipeline(
             Live(
                 config=config,
@@ -75,19 +84,27 @@ class Gateway:
                 scorer=scorer,
                 pools=pools,
                 curves=curves,
-                upstream=Upstream(pools, config.limits),
+                upstream=upstream,
+                conversations=conversations,
+                mirror=self._mirror,
                 clock=time.monotonic,
             )
         )
         self._call_log = CallLog() if config.server.log == "json" else None
-        sinks: list[Sink] = [self.metrics.finished, Learning(pools, curves)]
+        sinks: list[Sink] = [self.metrics.finished, learning, conversations]
         if self._call_log is not None:
             sinks.append(self._call_log)
         self.api = Api(self.pipeline, operators.build(self), sinks, admin_port=admin_port)
         self._app = _with_cors(self.api, config)
+        self.receipts = Receipts()
+        self.api.add_sink(self.receipts.append)
+        self._mirror.add_sink(self.receipts.append)
+        self._settlement: Settlement | None = None
         self.on_start: Callable[[], None] | None = None
         self._client: httpx.AsyncClient | None = None
         self._health: HealthChecks | None = None
+        self._scrape: Scrape | None = None
+        self._store: Store | None = None
         self._gauges: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
@@ -101,14 +118,35 @@ class Gateway:
         """Start what runs beside the calls."""
         self.pipeline.live.clock = asyncio.get_running_loop().time
         self._client = httpx.AsyncClient()
-        self._health = HealthChecks(self.pipeline.live.pools, self._client)
+        pools = self.pipeline.live.pools
+        self._health = HealthChecks(pools, self._client)
         self._health.start()
+        self._scrape = Scrape(pools, self._client, clock=self.pipeline.live.clock)
+        self._scrape.start()
+        await self._keep_books()
         self._gauges = asyncio.create_task(self._keep_gauges())
         if self.on_start is not None:
             self.on_start()
         gc.collect()
         gc.freeze()  # a collection then walks the calls' objects only, not the program's
         gc.set_threshold(50_000, 20, 20)
+
+    async def _keep_books(self) -> None:
+        """Open the ledger and its Store; only now, as a journal belongs to one process."""
+        settings = self.pipeline.live.config.store
+        self._store = open_store(settings, self._env)
+        ledger, outbox = open_ledger(journal_directory(settings))
+        self.api.add_sink(ledger.append)
+        self._mirror.add_sink(ledger.append)
+        self._settlement = Settlement(
+            store=self._store,
+            ledger=ledger,
+            outbox=outbox,
+            curves=SharedCurves(self.pipeline.live.curves),
+            receipts=self.receipts,
+            flush_seconds=settings.flush_seconds,
+        )
+        await self._settlement.start()
 
     async def stop(self) -> None:
         """Stop it again; calls that still run are cut."""
@@ -117,8 +155,13 @@ class Gateway:
         if self._gauges is not None:
             self._gauges.cancel()
             await asyncio.gather(self._gauges, return_exceptions=True)
+        await self._mirror.stop()
+        if self._scrape is not None:
+            await self._scrape.stop()
         if self._client is not None:
             await self._client.aclose()
+        if self._settlement is not None:
+            await self._settlement.stop()
         if self._call_log is not None:
             self._call_log.flush()
         self.pipeline.live.pools.close()
@@ -208,6 +251,14 @@ class Gateway:
             "uptime_seconds": time.time() - self.started_at,
             **state.snapshot(self.pipeline.live),
         }
+
+    async def receipt(self, request_id: str) -> dict[str, Any] | None:
+        """Return what became of a call, here or in any process over the same Store; None when nobody knows."""
+        found = self.receipts.get(request_id)
+        if found is None and self._store is not None:
+            kept = await self._store.receipt(request_id)
+            found = decode(kept) if kept is not None else None
+        return found
 
     def _set_gauges(self) -> None:
         live = self.pipeline.live

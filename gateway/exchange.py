@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Self
 
 from gateway import observation
 from gateway.errors import GatewayError
+from gateway.ledger.cost import Terms, attributed, counterfactuals
 from gateway.observation import Observation
 from gateway.record import Finished, Outcome
 from gateway.usage import Speculation, Usage
 
 if TYPE_CHECKING:
     from classifier.scorer import Score
+    from gateway.pools import Pool
     from gateway.routing import Plan
     from gateway.sse import Reader
     from gateway.tenants import Admission, Tenant
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from gateway.wire import Call
 
 Sink = Callable[[Finished], None]
+SHADOW = "(shadow)"  # whose bill shadow copies are on: no tenant's, but somebody's money
 _log = logging.getLogger(__name__)
 
 
@@ -42,6 +45,8 @@ class Exchange:
     clock: Callable[[], float]
     artefact: str = ""
     keeps_prompt: bool = False
+    copy_of: str = ""
+    pools: Sequence[Pool] = ()  # of the call's model: where it might have gone
     started: float = 0.0
     tenant: Tenant | None = None
     call: Call | None = None
@@ -114,11 +119,14 @@ class Exchange:
         usage = self.usage
         estimated = 0 if usage else self._estimated_tokens()
         slot_seconds = ended - stream.sent_at if stream else 0.0
+        cost = attributed(slot_seconds, stream.pool.price_per_slot_second) if stream else 0.0
         return Finished(
             request_id=self.request_id,
             time=time.time() - (ended - self.started),
             endpoint=self.endpoint,
-            tenant=self.tenant.name if self.tenant else "",
+            tenant=SHADOW if self.copy_of else self.tenant.name if self.tenant else "",
+            copy_of=self.copy_of,
+            conversation=call.conversation if call else "",
             model=self.model,
             stream=bool(call and call.stream),
             status=self.status,
@@ -156,8 +164,27 @@ class Exchange:
             source=seen.source,
             biased=seen.biased,
             slot_seconds=slot_seconds,
-            cost_usd=slot_seconds * stream.pool.price_per_slot_second if stream else 0.0,
+            cost_usd=cost,
+            counterfactual=self._elsewhere(usage.completion_tokens if usage else estimated, cost),
         )
+
+    def _elsewhere(self, tokens: int, paid: float) -> dict[str, float]:
+        """Return what the answer would have cost under each policy; nothing for a call that no engine answered."""
+        stream, plan = self.stream, self.plan
+        if stream is None or plan is None or not tokens:
+            return {}
+        terms: dict[str, Terms] = {}
+        for pool in self.pools:
+            if pool.config.kind not in terms and pool is not stream.pool:
+                terms[pool.config.kind] = Terms(
+                    price_per_slot_second=pool.price_per_slot_second,
+                    step_seconds=pool.step_seconds,
+                    ttft_seconds=pool.ttft_seconds,
+                    acceptance_length=plan.expected if pool.config.speculative else 1.0,
+                    spread=self.score.spread if self.score and pool.config.speculative else 0.0,
+                    most=(pool.config.window or 0) + 1.0,
+                )
+        return counterfactuals(tokens=tokens, paid=paid, ran_on=stream.pool.config.kind, terms=terms, score=plan.score)
 
     def _overhead(self, stream: Stream | None) -> dict[str, float]:
         """Return seconds per phase of the gateway's own work before the engine was asked."""

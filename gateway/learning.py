@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gateway.pools import Pools
     from gateway.record import Finished
     from gateway.routing import Curves
+    from gateway.store.contract import Deltas
+
+
+class SharedCurves:
+    """What the curves of several processes tell each other, with the time that merging needs."""
+
+    def __init__(self, curves: Curves) -> None:
+        self._curves = curves
+
+    def deltas(self) -> Deltas:
+        """Return what was learned here since the last call, which takes it out."""
+        return self._curves.deltas()
+
+    def merge(self, deltas: Deltas, /) -> None:
+        """Add what others learned."""
+        self._curves.merge(deltas, now=time.time())
 
 
 class Learning:

@@ -84,6 +84,13 @@ def _admin(gateway: Gateway) -> APIRouter:
     async def dry_run(request: Request) -> dict[str, Any]:
         return explain.explain(gateway.pipeline, await request.body(), tenant=request.query_params.get("tenant"))
 
+    @router.get("/receipts/{request_id:path}")
+    async def receipt(request_id: str) -> dict[str, Any]:
+        found = await gateway.receipt(request_id)
+        if found is None:
+            raise NotFound(f"No receipt of '{request_id[:100]}': unknown, or too old.", code="unknown_receipt")
+        return found
+
     @router.post("/reload")
     async def reload() -> Response:
         problems = gateway.reload()

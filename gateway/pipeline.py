@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway import routing, wire
+from gateway.conversations import Conversations, Place, affinity
 from gateway.errors import BadRequest, Forbidden, Unavailable
 from gateway.hygiene import headers_for_engine
+from gateway.mirror import Mirror
 from gateway.routing import Ask, Needs
 from gateway.upstream import Outgoing, Stream, Upstream
 
@@ -38,6 +40,8 @@ class Live:
     pools: Pools
     curves: Curves
     upstream: Upstream
+    conversations: Conversations
+    mirror: Mirror
     clock: Callable[[], float]  # monotonic seconds, the event loop's
 
 
@@ -60,20 +64,24 @@ class Pipeline:
             tenant, model=call.model, tokens=_tokens(call), now=exchange.clock()
         )
         exchange.model = model = live.tenants.resolve(tenant, call.model).name
+        exchange.pools = live.pools.of_model(model)
         exchange.score = score = live.scorer.score(call.view)  # never raises
         exchange.mark("score")
-        exchange.plan = plan = self.plan(tenant, model, call, score, _route(headers, tenant))  # 400 403 503
+        place = live.conversations.find(tenant.name, model, call.conversation, time.time())
+        exchange.plan = plan = self.plan(tenant, model, call, score, _route(headers, tenant), place)  # 400 403 503
         exchange.mark("plan")
-        exchange.stream = await live.upstream.open(  # 502 503 504; fails over only before the first byte
-            plan.pools,
-            Outgoing(
-                method=b"POST",
-                target=wire.TARGETS[call.endpoint],
-                headers=headers_for_engine(headers, exchange.request_id),
-                body_for=call.body_for,
-                stream=call.stream,
-            ),
+        out = Outgoing(
+            method=b"POST",
+            target=wire.TARGETS[call.endpoint],
+            headers=headers_for_engine(headers, exchange.request_id),
+            body_for=call.body_for,
+            stream=call.stream,
+            prefer=place.replica if place else "",
         )
+        exchange.stream = await live.upstream.open(
+            plan.pools, out
+        )  # 502 503 504; fails over before the first byte only
+        live.mirror.consider(exchange, out, live.config.routing.shadow_share)
         return exchange.stream
 
     async def open_other(
@@ -105,18 +113,22 @@ class Pipeline:
         )
         return exchange.stream
 
-    def plan(self, tenant: Tenant, model: str, call: Call, score: Score, route: str | None) -> Plan:
+    def plan(
+        self, tenant: Tenant, model: str, call: Call, score: Score, route: str | None, place: Place | None = None
+    ) -> Plan:
         """Decide where a call goes; a dry run asks the same way."""
         live = self.live
         return routing.plan(
-            self.ask(tenant, model, call, score, route),
+            self.ask(tenant, model, call, score, route, place),
             live.pools.view(model, live.clock()),
             live.curves,
             now=time.time(),
             chance=self._chance,
         )
 
-    def ask(self, tenant: Tenant, model: str, call: Call, score: Score, route: str | None) -> Ask:
+    def ask(
+        self, tenant: Tenant, model: str, call: Call, score: Score, route: str | None, place: Place | None = None
+    ) -> Ask:
         """Put the call as the question that routing answers."""
         return Ask(
             model=model,
@@ -128,6 +140,7 @@ class Pipeline:
             needs=Needs(call.features, call.view.prompt_tokens, call.max_tokens, call.temperature),
             score=score,
             template=call.view.template,
+            affinity=affinity(place),
         )
 
 

@@ -98,6 +98,12 @@ class Pool:
         busy = min(max(running_per_replica, 1.0), self.config.slots)
         return self.config.step_seconds * (1.0 + self.config.step_growth * (busy - 1.0))
 
+    @property
+    def step_seconds(self) -> float:
+        """Seconds per step at the load of the moment."""
+        per_replica = self.running / len(self.replicas) if self.replicas else 0.0
+        return self.configured_step(per_replica) * self.load_factor
+
     def saw_step(self, step_seconds: float, running_per_replica: float) -> None:
         """Learn from one call's mean step time at a load; outliers move the estimate by at most a fifth."""
         ratio = step_seconds / self.configured_step(running_per_replica) / self.load_factor
@@ -136,9 +142,17 @@ class Pool:
             step_growth=self.config.step_growth,
         )
 
-    def choose(self, now: float, chance: Callable[[], float], avoid: Sequence[Replica] = ()) -> Replica | None:
-        """Return the less busy of two usable replicas drawn by chance, none of those to avoid; None when none is usable."""
+    def choose(
+        self, now: float, chance: Callable[[], float], avoid: Sequence[Replica] = (), prefer: str = ""
+    ) -> Replica | None:
+        """Return the less busy of two usable replicas drawn by chance, none of those to avoid.
+
+        The replica that is preferred, by name, goes before as long as it has a free slot. None when none is usable.
+        """
         usable = [replica for replica in self.replicas if replica.usable(now) and replica not in avoid]
+        for replica in usable if prefer else ():
+            if replica.name == prefer and replica.running < self.config.slots:
+                return replica
         if len(usable) < 2:
             return usable[0] if usable else None
         first = usable.pop(int(chance() * len(usable)))

@@ -61,6 +61,8 @@ class Finished:
     explored: bool = False
     shadow: str = ""  # the pool that policy "shadow" would have chosen
     template: str = ""
+    conversation: str = ""  # fingerprint of its beginning, "" where there is none
+    copy_of: str = ""  # the request id of the call that this is a shadow copy of
     temperature: float | None = None
     prompt: str = ""  # the request's body, only where the operator has switched it on
     prompt_tokens: int = 0

@@ -41,6 +41,7 @@ class Outgoing:
     headers: list[tuple[bytes, bytes]]
     body_for: Callable[[str], bytes]
     stream: bool
+    prefer: str = ""  # the replica that holds the conversation's prefix cache
     idempotent: bool = True  # a first byte not seen by the client may be asked for again
 
 
@@ -153,7 +154,7 @@ class Upstream:
         first = True
         while tries.count < MAX_ATTEMPTS:
             now = asyncio.get_running_loop().time()
-            replica = pool.choose(now, self._chance, avoid=tries.replicas)
+            replica = pool.choose(now, self._chance, avoid=tries.replicas, prefer=out.prefer)
             if replica is None and not first:
                 replica = self._once_more(pool, tries, now)
             if replica is None or not (first or budget.take()):

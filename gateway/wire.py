@@ -8,6 +8,7 @@ Rules of this module:
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -112,6 +113,7 @@ class Call:
     max_tokens: int | None
     view: View
     has_tools: bool
+    conversation: str
 
     @property
     def adds_usage(self) -> bool:
@@ -151,6 +153,7 @@ def parse(body: bytes, endpoint: Endpoint) -> Call:
         max_tokens=_limit(request),
         view=View.of(_fields(request), endpoint),
         has_tools=bool(request.tools),
+        conversation=_conversation(request.messages),
     )
 
 
@@ -173,6 +176,29 @@ def field_names(body: bytes) -> frozenset[str]:
 def rename_model(body: bytes, served_model: str) -> bytes:
     """Return a body that `named_model` read, with its model's name replaced."""
     return _splice(body, [(*_span(body, _places(body).model), msgspec.json.encode(served_model))])
+
+
+def _conversation(messages: list[dict[str, Any]] | None) -> str:
+    """Return a fingerprint of a chat's beginning, up to its first user message, which every later turn repeats; "" without."""
+    if not messages:
+        return ""
+    digest = hashlib.blake2b(digest_size=8)
+    for message in messages[:_BEGINNING]:
+        content = message.get("content")
+        first = (
+            content[0].get("text")
+            if isinstance(content, list) and content and isinstance(content[0], dict)
+            else content
+        )
+        text = first if isinstance(first, str) else ""
+        digest.update(f"{message['role']}\0{len(text)}\0{text[:_HASHED]}\0".encode(errors="replace"))
+        if message["role"] == "user":
+            return digest.hexdigest()
+    return ""
+
+
+_BEGINNING = 4  # messages among which the first user message is looked for
+_HASHED = 2048  # characters of a message that tell conversations apart
 
 
 def _read(body: bytes) -> _Request:

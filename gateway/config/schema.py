@@ -225,6 +225,7 @@ class Routing(Section):
     hysteresis: Share = 0.05
     prior_samples: Seconds = 20.0  # independent samples that the prior is worth per bin
     half_life_seconds: Seconds = 3600.0
+    shadow_share: Share = 0.1  # of a shadow tenant's calls, copied to the pool that the router would have chosen
     expected_output_tokens: Some = 256  # when nothing better is known
     seed: int | None = None  # None: chance differs at every start
 
