@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.encoding import unpack
-from gateway.errors import MethodNotAllowed, NotFound, TooLarge
+from gateway.errors import MethodNotAllowed, NotFound, TooLarge, Unavailable
 from gateway.exchange import Exchange, Sink
 from gateway.hygiene import request_id_of
 from gateway.relay import Send, relay, respond
@@ -91,6 +91,8 @@ class Api:
             async def read_body() -> bytes:
                 return await _read_body(headers, read, limits.max_body_bytes)
 
+            if self.running > limits.max_concurrent:
+                raise Unavailable("The gateway is full; try again soon.", code="overloaded", retry_after=1.0)
             if endpoint is not None:
                 return await self._pipeline.open(exchange, endpoint, headers, read_body)
             query: bytes = scope.get("query_string", b"")
