@@ -35,29 +35,29 @@ def test_a_full_pool_pays_for_itself() -> None:
     """Calls that keep every slot busy for an hour pay what the replica costs, and nothing is left idle."""
     paid = sum(attributed(3600.0, PRICE) for _ in range(4))
 
-    assert 17.88 == pytest.approx(paid)
-    assert 0.0 == pytest.approx(idle(17.88, 1, 3600, paid))
+    assert pytest.approx(paid) == 17.88
+    assert pytest.approx(idle(17.88, 1, 3600, paid)) == 0.0
 
 
 def test_an_empty_pool_is_all_idle() -> None:
     """What no call pays is the idle cost, for all replicas, and it is never negative."""
-    assert 2 * 17.88 == pytest.approx(idle(17.88, 2, 3600, 0.0))
-    assert 0.0 == idle(17.88, 2, 3600, 100.0)
+    assert pytest.approx(idle(17.88, 2, 3600, 0.0)) == 2 * 17.88
+    assert idle(17.88, 2, 3600, 100.0) == 0.0
 
 
 def test_cost_per_million_is_guarded() -> None:
     """Dollars per million tokens are None without tokens, attributed and loaded alike."""
-    assert 2.5 == per_million(0.0025, 1000)
-    assert 1e6 * 36.0 * 2 / (3600 * 100) == pytest.approx(loaded_per_million(36.0, 2, 100.0))
-    assert (None, None) == (per_million(1.0, 0), loaded_per_million(36.0, 2, 0.0))
-    assert 0.0 == price_per_slot_second(36.0, 0)
+    assert per_million(0.0025, 1000) == 2.5
+    assert pytest.approx(loaded_per_million(36.0, 2, 100.0)) == 1e6 * 36.0 * 2 / (3600 * 100)
+    assert (per_million(1.0, 0), loaded_per_million(36.0, 2, 0.0)) == (None, None)
+    assert price_per_slot_second(36.0, 0) == 0.0
 
 
 def test_the_first_token_comes_with_the_prefill() -> None:
     """One token, or none, takes the time to the first token; each further one a step divided by the acceptance length."""
-    assert (0.1, 0.1) == (slot_time(0, SPECULATIVE), slot_time(1, SPECULATIVE))
-    assert 0.1 + 600 * 0.045 == pytest.approx(slot_time(601, BASELINE))
-    assert 0.1 + 600 * 0.105 / 3.5 == pytest.approx(slot_time(601, SPECULATIVE))
+    assert (slot_time(0, SPECULATIVE), slot_time(1, SPECULATIVE)) == (0.1, 0.1)
+    assert pytest.approx(slot_time(601, BASELINE)) == 0.1 + 600 * 0.045
+    assert pytest.approx(slot_time(601, SPECULATIVE)) == 0.1 + 600 * 0.105 / 3.5
 
 
 def test_break_even_costs_the_same() -> None:

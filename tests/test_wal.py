@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -39,7 +38,7 @@ def test_a_frame_reads_as_it_was_written() -> None:
     """A batch survives its frame, which is one line whatever its strings hold."""
     line = frame(BATCHES[0])
 
-    assert 1 == line.count(b"\n")
+    assert line.count(b"\n") == 1
     assert BATCHES[0] == parse(line[:-1])
 
 
@@ -73,7 +72,7 @@ def test_a_journal_gives_back_what_came_after(tmp_path: Path) -> None:
     again = Journal(tmp_path / "one", now=0.0)
 
     assert BATCHES[2:4] == fresh == again.after(2, 2)
-    assert ([], 5, BATCHES) == (again.after(5, 9), again.last, again.after(0, 9))
+    assert (again.after(5, 9), again.last, again.after(0, 9)) == ([], 5, BATCHES)
     again.close()
 
 
@@ -92,7 +91,7 @@ def test_a_torn_tail_costs_only_itself(tmp_path: Path) -> None:
         journal.close()
 
     journal = journal_in(tmp_path, BATCHES[3])
-    assert [1, 2, 3, 4] == [batch.seq for batch in journal.after(0, 9)]
+    assert [batch.seq for batch in journal.after(0, 9)] == [1, 2, 3, 4]
     journal.close()
 
 
@@ -105,8 +104,8 @@ def test_damage_in_the_middle_is_counted(tmp_path: Path) -> None:
     path.write_bytes(b"\n".join(lines))
     journal = Journal(tmp_path / "one", now=0.0)
 
-    assert [1, 2, 4, 5] == [batch.seq for batch in journal.after(0, 9)]
-    assert 1 == journal.damaged
+    assert [batch.seq for batch in journal.after(0, 9)] == [1, 2, 4, 5]
+    assert journal.damaged == 1
     journal.close()
 
 
@@ -114,7 +113,7 @@ def test_a_batch_is_written_once(tmp_path: Path) -> None:
     """Appending a sequence number again writes nothing."""
     journal = journal_in(tmp_path, BATCHES[0], BATCHES[1], BATCHES[0], BATCHES[1])
 
-    assert [1, 2] == [batch.seq for batch in journal.after(0, 9)]
+    assert [batch.seq for batch in journal.after(0, 9)] == [1, 2]
     assert journal.size == segments(tmp_path)[0].stat().st_size
     journal.close()
 
@@ -143,12 +142,12 @@ def test_delivered_segments_go_after_a_while(tmp_path: Path) -> None:
     journal.prune(8, 1000.0, retain_seconds=100.0)
     kept = journal.after(0, 99)
     assert kept[0].seq <= 9
-    assert 15 == kept[-1].seq
+    assert kept[-1].seq == 15
     journal.prune(15, 1000.0, retain_seconds=100.0)
 
-    assert ([], 0) == (segments(tmp_path), journal.size)
+    assert (segments(tmp_path), journal.size) == ([], 0)
     journal.append(Batch(16), 1000.0)
-    assert [16] == [batch.seq for batch in journal.after(15, 9)]
+    assert [batch.seq for batch in journal.after(15, 9)] == [16]
     journal.close()
 
 
@@ -156,8 +155,8 @@ def test_nobody_else_can_read_it(tmp_path: Path) -> None:
     """Journals are private to the user: 0700 and 0600."""
     journal_in(tmp_path, BATCHES[0]).close()
 
-    assert 0o700 == (tmp_path / "one").stat().st_mode & 0o777
-    assert 0o600 == segments(tmp_path)[0].stat().st_mode & 0o777
+    assert (tmp_path / "one").stat().st_mode & 0o777 == 0o700
+    assert segments(tmp_path)[0].stat().st_mode & 0o777 == 0o600
 
 
 # Runs in a process of its own, as the limit on file sizes would hit the test runner's files too. Writing past the limit
@@ -227,7 +226,7 @@ def test_the_black_box_keeps_two_batches(tmp_path: Path) -> None:
     assert [(2, calls[3:4])] == one
     assert [(2, calls[3:4]), (3, calls[4:])] == blackbox.recover(tmp_path / "box")
     box.close()
-    assert [] == blackbox.recover(tmp_path / "box")
+    assert blackbox.recover(tmp_path / "box") == []
 
 
 def test_the_black_box_says_when_it_is_full(tmp_path: Path) -> None:
@@ -255,9 +254,9 @@ def test_a_planted_black_box_is_ignored(tmp_path: Path) -> None:
     damaged[blackbox.HALF_BYTES + 40] ^= 1
     (tmp_path / "damaged").write_bytes(damaged)
 
-    assert [] == blackbox.recover(tmp_path / "link")
-    assert [] == blackbox.recover(tmp_path / "short")
-    assert [(1, [])] == blackbox.recover(tmp_path / "damaged")
+    assert blackbox.recover(tmp_path / "link") == []
+    assert blackbox.recover(tmp_path / "short") == []
+    assert blackbox.recover(tmp_path / "damaged") == [(1, [])]
     with pytest.raises(FileExistsError):
         Blackbox(tmp_path / "real")
     box.close()
@@ -291,10 +290,10 @@ def test_kill_9_loses_no_call(tmp_path: Path) -> None:
     (origin,) = outbox.adopt()
     batches = outbox.after(origin, 0, 9)
 
-    assert -9 == killed.returncode
+    assert killed.returncode == -9
     calls = [(batch.seq, rows.tenant, rows.measures["calls"]) for batch in batches for rows in batch.rows]
-    assert [(1, "acme", 10.0), (2, "later", 100.0), (3, "last", 7.0)] == calls
-    assert [] == outbox.adopt()
+    assert calls == [(1, "acme", 10.0), (2, "later", 100.0), (3, "last", 7.0)]
+    assert outbox.adopt() == []
     assert not blackbox.place(tmp_path, origin).exists()
     outbox.close()
 
@@ -306,7 +305,7 @@ def test_the_dead_are_buried(tmp_path: Path) -> None:
     dead.seal(BATCHES[0])
     dead.close()
     heir = Outbox(tmp_path, "heir", clock=lambda: now[0])
-    assert ["dead"] == heir.adopt()
+    assert heir.adopt() == ["dead"]
     now[0] = (tmp_path / "dead" / "00000001.wal").stat().st_mtime
 
     heir.prune({"dead": 1})
@@ -316,7 +315,7 @@ def test_the_dead_are_buried(tmp_path: Path) -> None:
     assert (tmp_path / "dead").exists()
     heir.prune({"dead": 1})
 
-    assert ["heir"] == os.listdir(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["heir"]
     heir.close()
 
 
@@ -324,7 +323,7 @@ def test_the_living_are_left_alone(tmp_path: Path) -> None:
     """Two processes over one directory keep their own journals."""
     one, two = Outbox(tmp_path, "one"), Outbox(tmp_path, "two")
 
-    assert ([], []) == (one.adopt(), two.adopt())
+    assert (one.adopt(), two.adopt()) == ([], [])
     one.close()
-    assert ["one"] == two.adopt()
+    assert two.adopt() == ["one"]
     two.close()

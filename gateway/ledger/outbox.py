@@ -1,6 +1,6 @@
 """All journals that this process answers for: its own, and those that dead processes left behind on this machine.
 
-Nothing here is for the event loop: every method but the properties may wait for the disk.
+Nothing here is for the event loop: every method may wait for the disk. The properties may be read from any thread.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ class Outbox:
     @property
     def last(self) -> Mapping[str, int]:
         """The highest sequence number of every journal held."""
-        return {origin: journal.last for origin, journal in self._journals.items()}
+        return {origin: journal.last for origin, journal in list(self._journals.items())}
 
     @property
     def size(self) -> int:
         """Bytes on the disk."""
-        return sum(journal.size for journal in self._journals.values())
+        return sum(journal.size for journal in list(self._journals.values()))
 
     @property
     def damaged(self) -> int:
         """Lines that were torn or damaged in the journals taken over."""
-        return sum(journal.damaged for journal in self._journals.values())
+        return sum(journal.damaged for journal in list(self._journals.values()))
 
     def seal(self, batch: Batch | None) -> None:
         """Write a batch, if there is one, to the own journal, and sync when it is time; raises OSError if the disk refuses.

@@ -6,6 +6,8 @@ Receipts are for people who wonder about one call. They are best effort: bounded
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -40,12 +42,16 @@ class Receipts:
     def get(self, request_id: str) -> dict[str, Any] | None:
         """Return the receipt of a call that this process served, as JSON types, or None."""
         call = self._calls.get(request_id)
-        return None if call is None else decode(_ENCODE(call))
+        return None if call is None else decode(encode((call,))[request_id])
 
-    def unshared(self, count: int) -> dict[str, bytes]:
-        """Take up to `count` receipts that the Store has not been given yet, oldest first."""
-        calls = (self._unshared.popleft() for _ in range(min(count, len(self._unshared))))
-        return {call.request_id: _ENCODE(call) for call in calls}
+    def unshared(self, count: int) -> list[Finished]:
+        """Take up to `count` calls that the Store has not been given yet, oldest first."""
+        return [self._unshared.popleft() for _ in range(min(count, len(self._unshared)))]
+
+
+def encode(calls: Iterable[Finished]) -> dict[str, bytes]:
+    """Return receipts as the Store keeps them, by request id. What was said in a call is not in its receipt."""
+    return {call.request_id: _ENCODE(replace(call, prompt="")) for call in calls}
 
 
 def decode(receipt: bytes) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from gateway.ledger.ledger import Ledger
 from gateway.ledger.outbox import Outbox
-from gateway.ledger.receipts import Receipts, decode
+from gateway.ledger.receipts import Receipts, decode, encode
 from gateway.store.contract import Batch, Deltas, Store, StoreError
 from gateway.store.follower import Follower
 
@@ -200,15 +200,17 @@ class Settlement:
         """Make a batch, and write it to the journal."""
         if self._ledger.taken is None:
             self._ledger.take(self._curves.deltas())
+        batch = self._ledger.taken
         if not self._outbox.writes:
             return
         try:
-            await self._in_thread(self._outbox.seal, self._ledger.taken)
+            await self._in_thread(self._outbox.seal, batch)
         except OSError as wrong:
             self._tell("journal", str(wrong))
         else:
-            self._ledger.settled()
-            self._tell("journal", None)
+            if batch is not None:  # only what was written shows that one can write
+                self._ledger.settled()
+                self._tell("journal", None)
 
     async def _meet(self) -> None:
         """Give the Store what it lacks, and take from it what we lack."""
@@ -267,7 +269,8 @@ class Settlement:
             self._curves.merge(news)
 
     async def _share(self) -> None:
-        self._sharing = self._sharing or self._receipts.unshared(_RECEIPTS)
+        if not self._sharing:
+            self._sharing = await self._in_thread(encode, self._receipts.unshared(_RECEIPTS))
         if self._sharing:
             await self._store.keep(self._sharing)
             self._sharing = {}
