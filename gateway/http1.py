@@ -95,6 +95,11 @@ class Reply:
         self._size += len(data)
 
     @property
+    def is_events(self) -> bool:
+        """Whether it is a stream of server-sent events."""
+        return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in self.headers)
+
+    @property
     def pending(self) -> bool:
         """Whether bytes wait to be read."""
         return bool(self._chunks)
@@ -152,6 +157,7 @@ class Connection(asyncio.Protocol):
         self._reply: Reply | None = None
         self._head_bytes = 0
         self._framed = False
+        self._head_only = False
         self._reading_paused = False
         self._seen = False
         self._resumed = True  # the transport's own buffer is below its high-water mark
@@ -166,6 +172,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, head: bytes, body: bytes) -> Reply:
         """Write one request and return its reply, still to come."""
+        self._head_only = head.startswith(b"HEAD ")
         transport = self._transport
         if transport is None:
             raise Broken("the connection is closed", seen=False)
@@ -258,6 +265,11 @@ class Connection(asyncio.Protocol):
         reply.headers_done = True
         if status in (204, 304):
             self._framed = True
+        if self._head_only:  # the parser would wait for the body that the headers announce
+            reply._finish()
+            self._reply = None
+            if self._transport is not None:
+                self._transport.close()
 
     def on_body(self, body: bytes) -> None:
         """Hand bytes to the reply; pause past its bound."""

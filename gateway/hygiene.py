@@ -18,7 +18,13 @@ _STRIPPED = frozenset(
         b"proxy-authorization",
         b"api-key",
         b"x-api-key",
+        b"ocp-apim-subscription-key",  # other clouds' names for a key
+        b"x-goog-api-key",
+        b"x-auth-token",
         b"cookie",
+        b"forwarded",  # where the client sits is not the engine's business, and uvicorn there would believe it
+        b"via",
+        b"x-real-ip",
         b"host",
         b"content-length",
         b"content-encoding",  # bodies are forwarded unpacked
@@ -46,7 +52,7 @@ def headers_for_engine(headers: Headers, request_id: str) -> list[tuple[bytes, b
     kept = [
         (name, value)
         for name, value in headers
-        if name not in _STRIPPED and not name.startswith(b"x-draftlane-") and name not in named
+        if name not in _STRIPPED and not name.startswith((b"x-draftlane-", b"x-forwarded-")) and name not in named
     ]
     kept.append((b"x-request-id", request_id.encode()))
     return kept

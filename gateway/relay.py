@@ -13,6 +13,8 @@ import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from gateway import usage
 from gateway.errors import BadGateway, GatewayError, UpstreamTimeout
 from gateway.http1 import Broken, Silent
@@ -90,8 +92,7 @@ async def _copy(
 ) -> None:
     reply = stream.reply
     exchange.status = reply.status
-    content_type = next((value for name, value in reply.headers if name == b"content-type"), b"")
-    events = content_type.startswith(b"text/event-stream")
+    events = reply.is_events
     headers = [
         (name, value)
         for name, value in reply.headers
@@ -127,13 +128,16 @@ async def _copy_events(exchange: Exchange, stream: Stream, send: Send, watch: Wa
         failure = BadGateway(f"The engine sent {error}.", code="event_too_large"), "truncated"
         reply.abort()
     exchange.usage, exchange.speculation = reader.usage, reader.speculation
-    whole = reader.ended or (failure is None and (reader.finished or exchange.endpoint == "other"))
-    if not whole:
+    finished = call is None or (reader.finished and "n" not in call.features)  # of several, one says nothing of the rest
+    if reader.failed:
+        exchange.fail(_REPORTED, "truncated" if reader.events else "engine_error")
+        rest = b""
+    elif reader.ended or (finished and failure is None):
+        exchange.outcome, rest = "ok", reader.rest()
+    else:
         told, outcome = failure or _ENDED_EARLY
         exchange.fail(told, outcome)
-        rest = error_event(told, exchange.endpoint)
-    else:
-        exchange.outcome, rest = "ok", reader.rest()
+        rest = error_event(told, exchange.endpoint, reader.next_sequence)
     watch.sending_since = clock()
     await send({"type": "http.response.body", "body": rest})
 
@@ -142,6 +146,7 @@ _ENDED_EARLY: tuple[GatewayError, Outcome] = (
     BadGateway("The engine ended its answer early.", code="stream_truncated"),
     "truncated",
 )
+_REPORTED = BadGateway("The engine reported an error in its stream.", code="stream_error")
 
 
 async def _copy_body(
@@ -157,10 +162,11 @@ async def _copy_body(
             if size < _READ_UP_TO:
                 kept.append(data)
                 size += len(data)
+            last = reply.complete and not reply.pending
             watch.sending_since = exchange.clock()
-            await send({"type": "http.response.body", "body": data, "more_body": not reply.complete or reply.pending})
+            await send({"type": "http.response.body", "body": data, "more_body": not last})
             watch.sending_since = 0.0
-            if reply.complete and not reply.pending:
+            if last:
                 break
     except (Broken, Silent) as error:
         silent = isinstance(error, Silent)
@@ -177,7 +183,14 @@ async def _copy_body(
 _READ_UP_TO = 8 * 1024 * 1024  # of a reply, for its usage: it stands at the end
 
 
-def error_event(error: GatewayError, endpoint: str) -> bytes:
-    """Return the SSE event that tells a failure after the first byte; the clients of typed streams look at its name."""
+def error_event(error: GatewayError, endpoint: str, sequence: int = 0) -> bytes:
+    """Return the SSE event that tells a failure after the first byte; the clients of typed streams look at its name.
+
+    Streams of `responses` number their events and have the error's fields at the top; there they are in both places.
+    """
+    body = error.body()
+    if endpoint == "responses":
+        top = {"code": error.code, "message": error.message, "param": error.param, "sequence_number": sequence}
+        body = msgspec.json.encode({**msgspec.json.decode(body), **top})
     name = b"event: error\n" if endpoint in ("responses", "messages") else b""
-    return name + b"data: " + error.body() + b"\n\n"
+    return name + b"data: " + body + b"\n\n"

@@ -1,9 +1,9 @@
 """Server-sent events as they pass: counted, watched for usage and the end, never decoded one by one. No I/O.
 
 `Reader.feed` returns the bytes to forward: whole events only, so that whatever breaks, the client never holds half of one.
-Engines write whole events, so nothing is delayed by that. Two things are taken out or noticed on the way: the usage event that
-the gateway asked for on its own behalf, and the marks of an end. Marks are looked for at line starts, where no answer's text
-can put them (JSON escapes line breaks).
+Engines write whole events, so nothing is delayed by that. Two things are taken out on the way: the usage event that the
+gateway asked for on its own behalf, and an end mark after an engine's error event (vLLM writes both), which would make a
+broken answer look whole. Marks are looked for at line starts, where no answer's text can put them (JSON escapes line breaks).
 """
 
 from __future__ import annotations
@@ -15,10 +15,14 @@ from gateway import usage
 
 _BOUNDARY = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _END = re.compile(
-    rb"(?:^|[\r\n])(?:data: ?\[DONE\]|event: ?(?:message_stop|response\.(?:completed|incomplete|failed)))"
+    rb"(?:^|[\r\n])"
+    rb"(?:data: ?\[DONE\]|event: ?(?:message_stop|response\.(?:completed|incomplete))"
+    rb"|(?P<failure>data: ?\{\"error\"|event: ?(?:error|response\.failed)))"
 )
 _COLON = 58  # a line that begins with one is a comment
-_MARKS = {"responses": b"event: response.output_text.delta", "messages": b"event: content_block_delta"}
+_MARKS = {"responses": b".delta\n", "messages": b"event: content_block_delta"}  # text, reasoning, arguments alike
+_TOOLS = {"responses": b"event: response.function_call", "messages": b'"input_json_delta"'}
+_SEQUENCE = re.compile(rb'"sequence_number": ?(\d+)')
 _DATA = re.compile(rb"(?:^|[\r\n])data: ?([^\r\n]*)")
 
 
@@ -37,6 +41,7 @@ class Reader:
     Attributes:
         events: events that carry tokens (the first may carry only the role, see `silent_first`).
         ended: an end mark (`[DONE]`, `message_stop`, `response.completed`) has passed.
+        failed: the engine's own error event has passed, so the client knows; no end mark follows it.
         finished: a finish reason has passed, so the answer is complete even if the end mark is missing.
         silent_first: the first event carried only the role, no token.
         swallowed: tool-call or reasoning deltas passed, whose parsers merge or hide events.
@@ -44,11 +49,14 @@ class Reader:
 
     __slots__ = (
         "_carry",
+        "_last",
         "_mark",
         "_max",
         "_strip",
+        "_tools",
         "ended",
         "events",
+        "failed",
         "finished",
         "silent_first",
         "speculation",
@@ -58,11 +66,13 @@ class Reader:
 
     def __init__(self, endpoint: str, *, strip_usage: bool, max_event_bytes: int) -> None:
         self._mark = _MARKS.get(endpoint)
-        self._carry = b""
+        self._tools = _TOOLS.get(endpoint, b'"tool_calls"')
+        self._carry = self._last = b""
         self._max = max_event_bytes
         self._strip = strip_usage
         self.events = 0
         self.ended = False
+        self.failed = False
         self.finished = False
         self.silent_first = False
         self.swallowed = False
@@ -87,12 +97,13 @@ class Reader:
         self._count(data)
         if b'"finish_reason":"' in data or b'"finish_reason": "' in data:
             self.finished = True
-        if b'"tool_calls"' in data:
+        if self._tools in data:
             self.swallowed = True
+        self._last = data
         if b'"usage"' in data:
             data = self._read_usage(data)
-        if b"[DONE]" in data or b"event:" in data:
-            self._look_for_end(data)
+        if b"[DONE]" in data or b"event:" in data or b'{"error"' in data:
+            data = self._look_for_end(data)
         return data
 
     def rest(self) -> bytes:
@@ -101,9 +112,10 @@ class Reader:
         return rest
 
     @property
-    def holds_partial(self) -> bool:
-        """Whether an event has begun and not ended."""
-        return bool(self._carry)
+    def next_sequence(self) -> int:
+        """The number of the next event, in streams that number theirs."""
+        numbers = _SEQUENCE.findall(self._last)
+        return int(numbers[-1]) + 1 if numbers else 0
 
     def _count(self, data: bytes) -> None:
         if self._mark:
@@ -128,12 +140,20 @@ class Reader:
         self.silent_first = b'"content":""' in event and b'"role"' in event
         self.swallowed = b'"reasoning' in data
 
-    def _look_for_end(self, data: bytes) -> None:
-        found = _END.search(data)
-        if found:
-            self.ended = True
-            if not self._mark:
-                self.events -= 1
+    def _look_for_end(self, data: bytes) -> bytes:
+        """Note an end or a failure; an end after a failure is taken out."""
+        if not _END.search(data):
+            return data
+        kept: list[bytes] = []
+        for event in _events(data):
+            if found := _END.search(event):
+                self.events -= not self._mark
+                if self.failed:
+                    continue
+                self.failed = found["failure"] is not None
+                self.ended = not self.failed
+            kept.append(event)
+        return b"".join(kept)
 
     def _read_usage(self, data: bytes) -> bytes:
         """Note the usage in these events; drop the event that is nothing else if it was not the client's wish."""

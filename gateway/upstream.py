@@ -250,7 +250,8 @@ class Upstream:
         try:
             async with asyncio.timeout(limit):
                 reply = await self._request(replica.client, out, headers, body)
-                first_at = await _until_open(reply, 0 if out.stream else limits.buffer_bytes)
+                streams = out.stream or reply.is_events
+                first_at = await _until_open(reply, 0 if streams else limits.buffer_bytes)
         except TimeoutError:
             raise Silent(f"The engine sent nothing for {limit:g} s.") from None
         return Stream(

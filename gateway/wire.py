@@ -40,6 +40,7 @@ class _Request(msgspec.Struct, kw_only=True):
     stream_options: msgspec.Raw = msgspec.Raw()
     messages: list[dict[str, Any]] | None = None
     prompt: str | list[Any] | None = None
+    prompt_embeds: Any = None
     input: str | list[Any] | None = None
     instructions: str | None = None
     system: str | list[Any] | None = None
@@ -47,6 +48,7 @@ class _Request(msgspec.Struct, kw_only=True):
     tool_choice: str | dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
     text: dict[str, Any] | None = None
+    output_config: dict[str, Any] | None = None
     prediction: dict[str, Any] | None = None
     stop: str | list[str] | None = None
     max_tokens: _Number = None
@@ -86,6 +88,7 @@ class _Named(msgspec.Struct):
 
 class _StreamOptions(msgspec.Struct):
     include_usage: msgspec.Raw = msgspec.Raw()
+    continuous_usage_stats: msgspec.Raw = msgspec.Raw()
 
 
 _decode = msgspec.json.Decoder(_Request).decode
@@ -129,7 +132,7 @@ class Call:
         if served_model != self.model:
             splices.append((*_span(self.body, places.model), msgspec.json.encode(served_model)))
         if self.adds_usage:
-            splices.append(_usage_splice(self.body, places.stream_options))
+            splices += _usage_splices(self.body, places.stream_options)
         return _splice(self.body, splices)
 
 
@@ -142,6 +145,8 @@ def parse(body: bytes, endpoint: Endpoint) -> Call:
     request = _read(body)
     _require_prompt(request, endpoint)
     options = bytes(request.stream_options)
+    if options and options != b"null" and not options.startswith(b"{"):
+        raise _wrong("stream_options", "an object")
     return Call(
         endpoint=endpoint,
         body=body,
@@ -230,21 +235,25 @@ def _require_prompt(request: _Request, endpoint: Endpoint) -> None:
         raise BadRequest("'model' must not be empty.", param="model", code="invalid_value")
     field = {"completions": "prompt", "responses": "input"}.get(endpoint, "messages")
     value = getattr(request, field)
-    if value is None:
+    if value is None and not (field == "prompt" and request.prompt_embeds):
         raise BadRequest(f"Missing required parameter: '{field}'.", param=field, code="missing_required_parameter")
     if field != "messages":
         return
     if not value:
         raise BadRequest("'messages' must hold at least one message.", param="messages", code="empty_array")
     for index, message in enumerate(value):
+        content = message.get("content")
         if not isinstance(message.get("role"), str):
-            where = f"messages[{index}].role"
-            raise BadRequest(f"Invalid value for '{where}': expected a string.", param=where, code="invalid_type")
-        if not isinstance(message.get("content"), str | list | None):
-            where = f"messages[{index}].content"
-            raise BadRequest(
-                f"Invalid value for '{where}': expected a string or an array.", param=where, code="invalid_type"
-            )
+            raise _wrong(f"messages[{index}].role", "a string")
+        if not isinstance(content, str | list | None):
+            raise _wrong(f"messages[{index}].content", "a string or an array")
+        for place, part in enumerate(content if isinstance(content, list) else ()):
+            if not isinstance(part, dict | str):
+                raise _wrong(f"messages[{index}].content[{place}]", "an object")
+
+
+def _wrong(where: str, expected: str) -> BadRequest:
+    return BadRequest(f"Invalid value for '{where}': expected {expected}.", param=where, code="invalid_type")
 
 
 def _limit(request: _Request) -> int | None:
@@ -293,7 +302,7 @@ def _structured(request: _Request) -> bool:
         return True
     if request.structured_outputs:
         return True
-    form = request.response_format or (request.text or {}).get("format")
+    form = request.response_format or (request.text or request.output_config or {}).get("format")
     return isinstance(form, dict) and form.get("type", "text") != "text"
 
 
@@ -333,22 +342,26 @@ def _span(body: bytes, raw: msgspec.Raw) -> tuple[int, int]:
     return start, start + len(bytes(raw))
 
 
-def _usage_splice(body: bytes, options: msgspec.Raw) -> tuple[int, int, bytes]:
-    """Return (start, end, replacement) that makes the body ask for a usage event."""
+def _usage_splices(body: bytes, options: msgspec.Raw) -> list[tuple[int, int, bytes]]:
+    """Return each (start, end, replacement) that makes the body ask for one usage event at the end, and for no others.
+
+    Without `include_usage` vLLM ignores `continuous_usage_stats`; with it, every event would carry them.
+    """
     value = bytes(options)
     if not value:
         brace = body.index(b"{") + 1
-        return brace, brace, b'"stream_options":{"include_usage":true},'
+        return [(brace, brace, b'"stream_options":{"include_usage":true},')]
     start, end = _span(body, options)
     if value == b"null":
-        return start, end, b'{"include_usage":true}'
-    if not value.startswith(b"{"):
-        return start, end, value  # nonsense: the engine's to refuse
-    flag = _stream_options(options).include_usage
-    if bytes(flag):
-        return (*_span(body, flag), b"true")
+        return [(start, end, b'{"include_usage":true}')]
+    asked = _stream_options(options)
+    splices = []
+    if bytes(asked.continuous_usage_stats):
+        splices.append((*_span(body, asked.continuous_usage_stats), b"false"))
+    if bytes(asked.include_usage):
+        return [*splices, (*_span(body, asked.include_usage), b"true")]
     comma = b"" if value[1:].lstrip().startswith(b"}") else b","
-    return start + 1, start + 1, b'"include_usage":true' + comma
+    return [*splices, (start + 1, start + 1, b'"include_usage":true' + comma)]
 
 
 def _splice(body: bytes, splices: list[tuple[int, int, bytes]]) -> bytes:
