@@ -1,42 +1,32 @@
-"""Score → expected acceptance length, learned live, per pool revision and temperature bucket, with templates on top.
+"""One pool revision's curve: score → expected acceptance length per temperature bucket, and how it drifts.
 
-Owns all that routing has learned. Time is an argument; everything that is learned is a discounted sum, so processes can share it.
+Ten bins hold discounted sums with a slow half-life. The posterior of a bin is (n0·prior + tokens) / (n0 + weight), made
+monotone and interpolated. On top, sums with a fast half-life compare what calls brought with what the slow part (bins and
+templates) had expected of them: when the two differ by more than chance explains, all expectations are corrected at once.
+So a redeployed draft is noticed after a handful of calls although the slow part remembers an hour.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, log, sqrt
-from typing import TYPE_CHECKING
+from math import exp, sqrt
 
-from gateway.routing.evidence import Clock, Evidence
-from gateway.routing.prior import BINS, REFERENCE_WINDOW, axis, bucket, prior
-from gateway.routing.view import Settings
+from gateway.routing.evidence import CALL_DEVIATION, Clock, Evidence
+from gateway.routing.prior import BINS, BUCKETS, prior
 
-if TYPE_CHECKING:
-    from classifier.scorer import Score
-    from gateway.routing.view import PoolView
-
-STEPS_PER_SAMPLE = 8.5  # steps of one request resemble each other: S of them are worth S/8.5 independent samples
-STEP_DEVIATION = 0.75  # standard deviation of one effective sample's log acceptance length
-_REFRESH_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """What is believed of one call on one pool: mean acceptance length, its relative standard deviation, samples behind it."""
-
-    mean: float
-    deviation: float
-    samples: float
-    layer: str  # "prior", "curve" or "template"
-    residual: float = 0.0  # log residual of the template over the curve
+BIN_DEVIATION = 0.3  # of calls' log acceptance length about the curve, on labels scored by a shipped artefact
+LEVEL_DEVIATION = 0.4  # of a draft's log level about the prior, before anything was seen of it
+LEVEL_CALLS = 0.25  # calls after which the level is known as well as before by guessing
+OUTDATED = 0.15  # log standard deviation that a bin regains while nothing is seen of it
+CHANCE = 2.0  # standard errors that are still chance
+SPREAD_OF_RATIO = 1.2 * CALL_DEVIATION  # a ratio of sums scatters a little more than a mean of logs
+LOWER = 1.64  # standard deviations below the mean: 95 % one-sided
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One bin of a curve for display: score at its centre, mean, lower confidence bound, effective samples."""
+    """One bin of a curve: score at its centre, mean acceptance length, lower confidence bound, effective samples."""
 
     score: float
     mean: float
@@ -62,145 +52,150 @@ def monotone(values: Sequence[float], weights: Sequence[float]) -> list[float]:
     return [mean for mean, count in zip(means, counts, strict=True) for _ in range(count)]
 
 
-class _Table:
-    """One curve: its evidence, and the interpolation table computed from it."""
+class Table:
+    """One temperature bucket: its evidence, and the means, variances and samples that were computed from it."""
 
-    __slots__ = ("bins", "built", "means", "prior", "samples")
+    __slots__ = ("bins", "built", "means", "prior", "samples", "seen", "variances")
 
     def __init__(self, believed: tuple[float, ...]) -> None:
         self.prior = believed
         self.bins = [Evidence() for _ in range(BINS)]
-        self.built = -1e18
-        self.means = list(believed)
+        self.seen = [0.0] * BINS  # when each bin last learned
+        self.built = float("-inf")
+        self.means: list[float] = list(believed)
+        self.variances = [0.0] * BINS
         self.samples = [0.0] * BINS
 
+    def believed(self, place: float) -> float:
+        """Return what the prior says, interpolated between the centres of the bins."""
+        position = min(BINS - 1.0, max(0.0, place * BINS - 0.5))
+        index = min(BINS - 2, int(position))
+        return self.prior[index] + (self.prior[index + 1] - self.prior[index]) * (position - index)
 
-class Curves:
-    """All curves and templates of a gateway process."""
+    def at(self, place: float) -> tuple[float, float, float]:
+        """Return mean, log variance and samples, interpolated between the centres of the bins."""
+        position = place * BINS - 0.5
+        if position <= 0.0:
+            return self.means[0], self.variances[0], self.samples[0]
+        if position >= BINS - 1:
+            return self.means[-1], self.variances[-1], self.samples[-1]
+        index = int(position)
+        part = position - index
+        mean, variance, samples = self.means[index], self.variances[index], self.samples[index]
+        after = index + 1
+        return (
+            mean + (self.means[after] - mean) * part,
+            variance + (self.variances[after] - variance) * part,
+            samples + (self.samples[after] - samples) * part,
+        )
 
-    def __init__(self, reference: Sequence[float], settings: Settings | None = None, *, origin: str = "") -> None:
-        self.settings = settings or Settings()
-        self.origin = origin
-        self._reference = tuple(reference)
-        self._slow = Clock(self.settings.half_life_seconds)
-        self._tables: dict[tuple[str, int], _Table] = {}
-        self._pools: dict[str, tuple[int, str | None]] = {}
-        self._templates: dict[tuple[str, str, str, str], Evidence] = {}
 
-    def declare(self, revision: str, *, window: int, drafter: str | None) -> None:
-        """Make a pool's revision known, so that its prior fits its window and drafter."""
-        self._pools[revision] = (window, drafter)
+class Curve:
+    """What is known of one pool revision as a whole."""
 
-    def expected(self, pool: PoolView, *, score: Score, temperature: float | None, tenant: str, model: str, template: str, now: float) -> Estimate:
-        """Return what is believed of a call on a speculative pool at `now`."""
-        if pool.revision not in self._pools:
-            self.declare(pool.revision, window=pool.window, drafter=pool.drafter)
-        table = self._fresh(pool.revision, bucket(temperature), now)
-        mean, samples = _interpolate(table, axis(score, pool.drafter))
-        variance = STEP_DEVIATION**2 / (samples + self.settings.prior_samples)
-        layer = "curve" if samples >= 1.0 else "prior"
-        evidence = self._templates.get((pool.revision, tenant, model, template)) if template else None
-        residual = 0.0
-        if evidence is not None:
-            worth = self._slow.worth(evidence, now)
-            shrink = self.settings.template_samples
-            residual = log((evidence.tokens * worth + shrink * mean) / (evidence.model * worth + shrink * mean))
-            samples = evidence.weight * worth
-            variance = STEP_DEVIATION**2 / (samples + shrink)
-            layer = "template"
-        mean = min(max(1.0, mean * exp(residual)), pool.window + 1.0)
-        return Estimate(mean, sqrt(variance), samples, layer, residual)
+    __slots__ = ("_drift", "_drift_at", "_fast", "_n0", "_slow", "drafter", "drift", "level", "tables", "unknown", "window")
 
-    def observe(
-        self,
-        *,
-        revision: str,
-        temperature: float | None,
-        tenant: str,
-        model: str,
-        template: str,
-        score: Score,
-        m: float,
-        steps: float,
-        now: float,
-        source: str = "engine",
+    def __init__(
+        self, reference: Sequence[float], *, window: int, drafter: str | None, slow: Clock, fast: Clock, n0: float
     ) -> None:
-        """Learn from one finished call: `m` tokens per step over `steps` verification steps; low-confidence sources weigh less."""
-        window, drafter = self._pools.get(revision, (REFERENCE_WINDOW, None))
-        if not (steps > 0 and 1.0 <= m <= window + 1.0 + 1e-6) or source == "none":
-            return
-        table = self._fresh(revision, bucket(temperature), now)
-        place = axis(score, drafter)
-        grid, scale = self._slow.place(now)
-        weight = scale * steps / STEPS_PER_SAMPLE * (0.25 if source == "timing" else 1.0)
-        curve, _ = _interpolate(table, place)
-        table.bins[min(BINS - 1, int(place * BINS))].add(grid, weight, weight * m, weight * curve)
-        table.built = -1e18
-        if template:
-            key = (revision, tenant, model, template)
-            entry = self._templates.pop(key, None) or Evidence(grid)
-            self._templates[key] = entry
-            entry.add(grid, weight, weight * m, weight * curve)
-            if len(self._templates) > self.settings.max_templates:
-                del self._templates[next(iter(self._templates))]
+        self.window = window
+        self.drafter = drafter
+        self.tables = tuple(
+            Table(prior(reference, window=window, drafter=drafter, heat=heat)) for heat in range(len(BUCKETS))
+        )
+        self.level = Evidence()  # all bins of all buckets together; `model` is what the prior expected
+        self.drift = Evidence()  # fast; `model` is what bins and templates expected
+        self.unknown = LEVEL_DEVIATION**2  # log variance of the level
+        self._slow, self._fast, self._n0 = slow, fast, n0
+        self._drift = 1.0
+        self._drift_at = float("-inf")
 
-    def points(self, pool: PoolView, temperature: float | None, now: float) -> tuple[Point, ...]:
-        """Return the ten bins of a pool's curve for display."""
-        if pool.revision not in self._pools:
-            self.declare(pool.revision, window=pool.window, drafter=pool.drafter)
-        table = self._fresh(pool.revision, bucket(temperature), now)
-        found = []
-        for index, (mean, samples) in enumerate(zip(table.means, table.samples, strict=True)):
-            deviation = STEP_DEVIATION / sqrt(samples + self.settings.prior_samples)
-            found.append(Point((index + 0.5) / BINS, mean, max(1.0, mean * exp(-1.64 * deviation)), samples))
-        return tuple(found)
+    def __repr__(self) -> str:
+        return f"<Curve window={self.window} {self.level.weight:.3g} samples drift={self._drift:.2f}>"
 
-    def threshold(self, pool: PoolView, temperature: float | None, needed: float, now: float, *, residual: float = 0.0) -> float:
-        """Return the score at which the curve (times a template's residual) reaches `needed`: 0 always, 1 never."""
-        self.points(pool, temperature, now)
-        means = self._tables[pool.revision, bucket(temperature)].means
-        needed *= exp(-residual)
-        if means[0] >= needed:
-            return 0.0
-        for index in range(BINS - 1):
-            if means[index + 1] >= needed:
-                part = (needed - means[index]) / (means[index + 1] - means[index])
-                return (index + 0.5 + part) / BINS
-        return 1.0
+    @property
+    def ceiling(self) -> float:
+        """The most tokens that one step can bring."""
+        return self.window + 1.0
 
-    def _fresh(self, revision: str, heat: int, now: float) -> _Table:
-        table = self._tables.get((revision, heat))
-        if table is None:
-            window, drafter = self._pools.get(revision, (REFERENCE_WINDOW, None))
-            table = _Table(prior(self._reference, window=window, drafter=drafter, heat=heat))
-            self._tables[revision, heat] = table
-        if now - table.built >= _REFRESH_SECONDS:
-            strength = self.settings.prior_samples
-            values, weights = [], []
-            for index, evidence in enumerate(table.bins):
-                worth = self._slow.worth(evidence, now)
-                table.samples[index] = weight = evidence.weight * worth
-                weights.append(weight + strength)
-                values.append((strength * table.prior[index] + evidence.tokens * worth) / (strength + weight))
-            table.means = monotone(values, weights)
-            table.built = now
+    def learn(self, heat: int, index: int, grid: int, sums: Sequence[float]) -> None:
+        """Add slow evidence to a bin."""
+        table = self.tables[heat]
+        table.bins[index].add(grid, sums)
+        weight, tokens, _, calls = sums
+        self.level.add(grid, (weight, tokens, weight * table.prior[index], calls))
+        for each in self.tables:  # the level moves the prior of every bucket
+            each.built = float("-inf")
+
+    def learn_drift(self, grid: int, sums: Sequence[float]) -> None:
+        """Add fast evidence."""
+        self.drift.add(grid, sums)
+        self._drift_at = float("-inf")
+
+    def table(self, heat: int, now: float, *, refresh: float = 1.0) -> Table:
+        """Return the table of a bucket, rebuilt when it has learned or is older than `refresh` seconds."""
+        table = self.tables[heat]
+        if not 0.0 <= now - table.built < refresh:
+            self._build(table, now)
         return table
 
-    def snapshot(self) -> dict[str, object]:
-        """Return all that was learned as plain lists and dicts."""
-        return {"tables": [], "templates": []}
+    def drift_factor(self, now: float, *, refresh: float = 1.0) -> float:
+        """Return by what m − 1 of every expectation has to be multiplied: 1 while the difference may be chance."""
+        if not 0.0 <= now - self._drift_at < refresh:
+            worth = self._fast.worth(self.drift.grid, now)
+            self._drift = drift_of(self.drift, worth)
+            self._drift_at = now
+        return self._drift
 
-    def restore(self, state: Mapping[str, object]) -> None:
-        """Replace what was learned by a snapshot."""
+    def typical(self, now: float) -> float:
+        """Return the tokens per step of an ordinary call, for what waits in the pool's queue."""
+        worth = self._slow.worth(self.level.grid, now)
+        middle = self.tables[0].prior[BINS // 2]
+        mean = (self._n0 * middle + self.level.tokens * worth) / (self._n0 + self.level.weight * worth)
+        return corrected(mean, self.drift_factor(now), self.ceiling)
+
+    def _build(self, table: Table, now: float) -> None:
+        worth = self._slow.worth(self.level.grid, now)
+        n0 = self._n0
+        few = 2.0 * n0 + 1e-9  # two bins' worth of believing in the prior's level
+        level = (self.level.tokens * worth + few) / (self.level.model * worth + few)
+        self.unknown = LEVEL_DEVIATION**2 / (1.0 + self.level.calls * worth / LEVEL_CALLS)
+        values, weights = [], []
+        for index, evidence in enumerate(table.bins):
+            worth = self._slow.worth(evidence.grid, now)
+            weight = evidence.weight * worth
+            weights.append(weight + n0)
+            values.append((n0 * level * table.prior[index] + evidence.tokens * worth) / (n0 + weight))
+            age = max(0.0, now - table.seen[index]) / self._slow.half_life
+            faded = OUTDATED**2 * (1.0 - exp(-age)) if table.seen[index] else 0.0
+            table.variances[index] = BIN_DEVIATION**2 / (2.0 + evidence.calls * worth) + self.unknown + faded
+            table.samples[index] = weight
+        table.means = monotone(values, weights)
+        table.built = now
 
 
-def _interpolate(table: _Table, place: float) -> tuple[float, float]:
-    at = place * BINS - 0.5
-    if at <= 0.0:
-        return table.means[0], table.samples[0]
-    if at >= BINS - 1:
-        return table.means[-1], table.samples[-1]
-    index = int(at)
-    part = at - index
-    means, samples = table.means, table.samples
-    return means[index] + (means[index + 1] - means[index]) * part, samples[index] + (samples[index + 1] - samples[index]) * part
+def drift_of(recent: Evidence, worth: float, *, prior_calls: float = 2.0) -> float:
+    """Return the factor on m − 1 between what calls recently brought and what was expected; 1.0 if chance explains it.
+
+    The factor is damped by `prior_calls` calls that are supposed to have brought what was expected.
+    """
+    calls = recent.calls * worth
+    if calls < 0.7 or recent.model <= 0.0 or recent.tokens <= 0.0:
+        return 1.0
+    ratio = recent.tokens / recent.model
+    if abs(ratio - 1.0) < CHANCE * SPREAD_OF_RATIO / sqrt(calls):
+        return 1.0
+    gained, hoped = recent.tokens - recent.weight, recent.model - recent.weight
+    floor = 0.05 * recent.weight
+    strength = calls / (calls + prior_calls)
+    return float((max(floor, gained) / max(floor, hoped)) ** strength)
+
+
+def corrected(length: float, factor: float, ceiling: float) -> float:
+    """Return an acceptance length whose m − 1 is multiplied by `factor`, within 1 and `ceiling`."""
+    return min(ceiling, max(1.0, 1.0 + (length - 1.0) * factor))
+
+
+def lower_bound(mean: float, variance: float) -> float:
+    """Return the lower confidence bound of an acceptance length with a log variance."""
+    return max(1.0, mean * exp(-LOWER * sqrt(variance)))

@@ -12,7 +12,7 @@ from gateway.routing.economics import NEVER, Option, break_even, objective, pric
 from gateway.routing.view import Affinity, Ask, PoolView, Settings
 
 if TYPE_CHECKING:
-    from gateway.routing.curve import Curves
+    from gateway.routing.curves import Curves
 
 __all__ = ["REASONS", "Affinity", "Ask", "Needs", "Option", "Plan", "PoolView", "Settings", "plan"]
 
@@ -92,7 +92,7 @@ def plan(
             needed = break_even(
                 first, output_tokens=tokens, weight=ask.cost_weight, reference=reference, bar=bar, queue=priced[first.name][0]
             )
-            theta = curves.threshold(first, ask.needs.temperature, needed, now, residual=estimates[first.name].residual)
+            theta = curves.threshold(first, ask.needs.temperature, needed, now, factor=estimates[first.name].factor)
     reason = "only_pool" if len(up) == 1 else "predictable" if best.speculative else "unpredictable"
     if len(up) == 1 and len(fits) < len(pools):
         reason = "constraint"

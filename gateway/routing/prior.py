@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from classifier.scorer import Score
 
 BINS = 10
+STEPS_PER_SAMPLE = 8.5  # how many successive steps of one call teach as much as one independent step
 REFERENCE_WINDOW = 7  # the window that Score.acceptance_length and Scorer.prior_curve speak of
 BUCKETS = ("0", "0.5", "1", "hot")  # upper edges of the temperature buckets
 

@@ -1,4 +1,4 @@
-"""What a decision reads: settings, a snapshot of each pool, and the call's question. Frozen values, no behaviour beyond arithmetic."""
+"""What a decision reads: settings, a snapshot of each pool, and the call's question. Frozen values without behaviour."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ if TYPE_CHECKING:
 
 Policy = Literal["auto", "speculative", "baseline", "shadow"]
 Route = Literal["auto", "speculative", "baseline"]
+Belief = Literal["learned", "prior"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolView:
     """One pool as it is at the moment of one decision.
 
-    `slots`, `running` and `queued` count all live replicas together; `step_seconds` is seconds per verification step at that load;
-    `step_growth` is the relative growth of the unloaded step per further running request on a replica; money is US dollars.
+    `slots`, `running` and `queued` count all live replicas together; `step_seconds` is seconds per verification step at
+    that load; `step_growth` is the relative growth of the unloaded step per further running request on a replica; money
+    is US dollars. `guard` names the guard that holds the pool; under `belief` "prior" nothing learned of it is used.
     """
 
     name: str
@@ -38,20 +40,26 @@ class PoolView:
     available: bool = True
     why_unavailable: str | None = None
     step_growth: float = 0.0
+    guard: str | None = None
+    belief: Belief = "learned"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Affinity:
-    """Which pool holds a conversation's prefix cache, and what losing it costs: `tokens` to prefill again at `seconds_per_token`."""
+    """Which pool holds a conversation's prefix cache: elsewhere `tokens` are prefilled again at `seconds_per_token`."""
 
     pool: str
     tokens: int
-    seconds_per_token: float = 0.0002
+    seconds_per_token: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """The question a call puts: for whom, under which policy, what the engine must be able to do, and how predictable it looks."""
+    """The question a call puts: for whom, under which policy, what it needs of an engine, how predictable it looks.
+
+    `cost_weight` is 0 for soonest and 1 for cheapest; `explore` is whether the tenant lets its calls try other pools;
+    `template` is the fingerprint of system prompt and tools, "" when there is neither.
+    """
 
     model: str
     tenant: str
@@ -67,18 +75,20 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The dials of routing, with the defaults that the fleet simulation supports.
+    """The dials of routing; the defaults are those that did best, or as well as any, in the fleet simulation.
 
-    `prior_samples` is n0, the effective samples that the prior is worth in each bin; half-lives are seconds.
+    `prior_samples` (n0) is what the prior weighs in each bin, `template_samples` what the curve weighs against a template,
+    both in effective samples. `explore_near` is the largest share of calls that try a pool that looks worse, where that
+    teaches most; `explore_far` is the share where it teaches next to nothing, which keeps every choice possible.
     """
 
     prior_samples: float = 20.0
-    half_life_seconds: float = 3600.0
-    fast_half_life_seconds: float = 300.0
-    template_samples: float = 8.0
+    template_samples: float = 20.0
     max_templates: int = 20_000
-    explore_near: float = 0.03
-    explore_far: float = 0.01
+    half_life_seconds: float = 3600.0
+    fast_half_life_seconds: float = 120.0
+    explore_near: float = 0.1
+    explore_far: float = 0.002
     hysteresis: float = 0.05
     expected_output_tokens: float = 256.0
     cost_weight: float = 0.5

@@ -1,0 +1,193 @@
+"""Templates: calls that share a system prompt and tools behave alike, so each keeps its own residual over the curve.
+
+A bounded table, least recently used out first. A template's residual is shrunk towards none by its evidence. Beside the slow
+sums it keeps fast ones, which this process alone knows. When they contradict the slow ones by more than three standard errors,
+and the drift of the whole curve does not explain it, the template has changed: the fast sums take the place of the slow ones
+under the next *generation*, and whoever merges forgets older generations too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, log, sqrt
+
+from gateway.routing.curve import SPREAD_OF_RATIO, drift_of
+from gateway.routing.evidence import CALL_DEVIATION, Clock, Evidence, Sums
+
+Key = tuple[str, str, str]  # tenant, model, fingerprint
+
+TEMPLATE_DEVIATION = 0.25  # of templates' log residuals over the curve (0.13 on training labels; new traffic strays further)
+SLOPE = 0.65  # how much of the curve's slope holds inside one template: pooled within-category regression on labels
+SLOPE_CALLS = 5.0  # calls after which half of that correction applies
+CONTRADICTION = 3.0  # standard errors between fast and slow at which a template has changed
+FEWEST_CALLS = 0.9  # fast evidence that may contradict: two calls of usual length
+BORROWED = 0.5  # of a residual known from another revision: rankings under two drafts correlate at about 0.55
+UNTEMPLATED_PRIOR = 5.0  # calls without a template are a mixed crowd: the curve weighs this many times more against them
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """What a template adds to the curve: log residual, its variance, calls and samples behind it.
+
+    `drift` is the template's own factor on m − 1 where recent calls say so, else None: that of the curve applies.
+    """
+
+    value: float
+    variance: float
+    calls: float = 0.0
+    samples: float = 0.0
+    drift: float | None = None
+
+
+class Entry:
+    """One template on one revision.
+
+    `slow.model` is what curve and drift expected, `fast.model` what curve and residual expected without drift.
+    """
+
+    __slots__ = ("fast", "generation", "seen", "slow")
+
+    def __init__(self) -> None:
+        self.slow = Evidence()
+        self.fast = Evidence()
+        self.generation = 0
+        self.seen = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Entry {self.slow!r} generation={self.generation}>"
+
+    def succeed(self, generation: int) -> None:
+        """Forget what belongs to older generations."""
+        self.slow = Evidence()
+        self.fast = Evidence()
+        self.generation = generation
+
+
+class Template:
+    """One template: its entries by revision, and how much traffic it brings (finished calls, slowly discounted)."""
+
+    __slots__ = ("by_revision", "traffic")
+
+    def __init__(self) -> None:
+        self.by_revision: dict[str, Entry] = {}
+        self.traffic = Evidence()
+
+
+class Templates:
+    """The bounded table. Fingerprint "" stands for all calls of a tenant without a template."""
+
+    def __init__(self, *, limit: int, slow: Clock, fast: Clock, curve_samples: float) -> None:
+        self._limit = limit
+        self._slow, self._fast = slow, fast
+        self._curve_samples = curve_samples
+        self._table: dict[Key, Template] = {}
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __repr__(self) -> str:
+        return f"<Templates {len(self._table)}/{self._limit}>"
+
+    def items(self) -> list[tuple[Key, Template]]:
+        """Return all templates, least recently used first."""
+        return list(self._table.items())
+
+    def touch(self, key: Key) -> Template:
+        """Return the template, created if it is new, as the most recently used; the least recently used one may go."""
+        template = self._table.pop(key, None) or Template()
+        self._table[key] = template
+        if len(self._table) > self._limit:
+            del self._table[next(iter(self._table))]
+        return template
+
+    def traffic(self, key: Key, now: float) -> float:
+        """Return how many calls the template brought lately."""
+        template = self._table.get(key)
+        return 0.0 if template is None else template.traffic.calls * self._slow.worth(template.traffic.grid, now)
+
+    def residual(self, key: Key, revision: str, curve: float, now: float, *, level_variance: float) -> Residual:
+        """Return what is known of a template on a revision where the curve says `curve` tokens per step."""
+        template = self._table.get(key)
+        prior_variance = TEMPLATE_DEVIATION**2 + level_variance
+        entry = None if template is None else template.by_revision.get(revision)
+        if template is None or (entry is None and not key[2]):
+            return Residual(0.0, prior_variance)
+        start = self._borrowed(template, revision, now) if len(template.by_revision) > (entry is not None) else 0.0
+        if entry is None:
+            return Residual(start, prior_variance)
+        slow = entry.slow
+        worth = self._slow.worth(slow.grid, now)
+        calls = slow.calls * worth
+        shrink = self._curve_samples * curve * (1.0 if key[2] else UNTEMPLATED_PRIOR)
+        value = log((slow.tokens * worth + shrink * exp(start)) / (slow.model * worth + shrink))
+        if key[2] and slow.weight > 0.0:
+            usual = slow.model / slow.weight
+            value += (1.0 - SLOPE) * calls / (calls + SLOPE_CALLS) * log(usual / curve)
+        own = drift_of(entry.fast, self._fast.worth(entry.fast.grid, now), prior_calls=1.0)
+        faded = TEMPLATE_DEVIATION**2 * (1.0 - exp(min(0.0, entry.seen - now) / self._slow.half_life))
+        variance = 1.0 / (1.0 / prior_variance + calls / CALL_DEVIATION**2) + faded
+        return Residual(value, variance, calls, slow.weight * worth, None if own == 1.0 else own)
+
+    def learn(
+        self, template: Template, revision: str, now: float, sums: Sums, *, unadapted: float, factor: float
+    ) -> tuple[Entry, Sums | None]:
+        """Add what a call taught to both clocks of a template.
+
+        `sums.model` counts what curve and drift expected; `unadapted` is what curve and residual expected of the call
+        without drift, and `factor` what drift makes of that. Returns the entry, and its sums if it began a generation.
+        """
+        entry = template.by_revision.get(revision)
+        if entry is None:
+            entry = template.by_revision[revision] = Entry()
+        weight, tokens, model, calls = sums
+        grid, scale = self._slow.place(now)
+        entry.slow.add(grid, (scale * weight, scale * tokens, scale * model, scale * calls))
+        grid, scale = self._fast.place(now)
+        entry.fast.add(grid, (scale * weight, scale * tokens, scale * weight * unadapted, scale * calls))
+        entry.seen = now
+        if not self._changed(entry, now, factor):
+            return entry, None
+        return entry, self._begin_generation(entry, now, model / weight)
+
+    def _changed(self, entry: Entry, now: float, factor: float) -> bool:
+        fast, slow = entry.fast, entry.slow
+        recent = fast.calls * self._fast.worth(fast.grid, now)
+        calls = slow.calls * self._slow.worth(slow.grid, now)
+        if recent < FEWEST_CALLS or calls < 1.5 * recent:  # too few, or both speak of the same calls
+            return False
+        difference = log(fast.tokens * slow.weight / (fast.weight * slow.tokens))
+        chance = CONTRADICTION * SPREAD_OF_RATIO * sqrt(1.0 / recent + 1.0 / calls)
+        return abs(difference) > chance and abs(difference - log(factor)) > chance
+
+    def _begin_generation(self, entry: Entry, now: float, expected: float) -> Sums:
+        factor = self._fast.worth(entry.fast.grid, now)
+        weight, tokens, _, calls = entry.fast.sums
+        sums = (factor * weight, factor * tokens, factor * weight * expected, factor * calls)
+        entry.succeed(entry.generation + 1)
+        grid, scale = self._slow.place(now)
+        weight, tokens, model, calls = sums
+        entry.slow.add(grid, (scale * weight, scale * tokens, scale * model, scale * calls))
+        return sums
+
+    def _borrowed(self, template: Template, revision: str, now: float) -> float:
+        """Return the residual that other revisions suggest."""
+        calls = value = 0.0
+        for name, entry in template.by_revision.items():
+            if name != revision and entry.slow.model > 0.0 and entry.slow.tokens > 0.0:
+                weight = entry.slow.calls * self._slow.worth(entry.slow.grid, now)
+                calls += weight
+                value += weight * log(entry.slow.tokens / entry.slow.model)
+        return BORROWED * value / (calls + 1.0)
+
+    def merge(self, key: Key, revision: str, generation: int, grid: int, sums: Sequence[float], at: float) -> None:
+        """Add another process's slow sums; a later generation replaces what is known, an earlier one is past."""
+        template = self.touch(key)
+        entry = template.by_revision.get(revision)
+        if entry is None:
+            entry = template.by_revision[revision] = Entry()
+        if generation > entry.generation:
+            entry.succeed(generation)
+        if generation == entry.generation:
+            entry.slow.add(grid, sums)
+            entry.seen = max(entry.seen, at)
