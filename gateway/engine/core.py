@@ -1,101 +1,119 @@
-"""The engine itself: from a parsed ask to running sequences."""
+"""The engine itself: what answers which path, and from a parsed ask to running sequences."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from functools import cache
+from collections.abc import Callable
+from functools import partial
 from random import Random
+from typing import TypeAlias
 
-from gateway.engine.api import chat, completions
-from gateway.engine.api.answer import Answer, Shape
+from gateway.engine.api import chat, completions, messages, responses
+from gateway.engine.api.answer import Answer
 from gateway.engine.api.ask import Ask
-from gateway.engine.drafting import Draft, Skill
 from gateway.engine.api.fields import Fields, decode
-from gateway.engine.http import Reply, Request
-from gateway.engine.writing.pen import Pen
 from gateway.engine.api.refusal import Refusal, unknown_model
+from gateway.engine.api.shape import Shape
+from gateway.engine.distilled import distil
+from gateway.engine.drafting import Draft, Skill
+from gateway.engine.faults import Fault, Faults
+from gateway.engine.http import Reply, Request
+from gateway.engine.metrics import Metrics
+from gateway.engine.record import Entry, Record
 from gateway.engine.schedule import Batch, Dial
 from gateway.engine.sequence import Sequence, Target
 from gateway.engine.settings import EngineSettings
-from gateway.engine.writing import Form, write
+from gateway.engine.writing import endless, write
+from gateway.engine.writing.pen import Pen
 
-
-class Quiet:
-    """A watcher that keeps nothing."""
-
-    def first(self, sequence: Sequence) -> None:
-        """A sequence got its first token."""
-
-    def stepped(self, sequence: Sequence, seconds: float, tokens: int) -> None:
-        """A sequence made a step."""
-
-    def finished(self, sequence: Sequence, now: float) -> None:
-        """A sequence left its slot."""
+_Endpoint: TypeAlias = tuple[Callable[[Fields, EngineSettings], Ask], Callable[[Ask, str, int | None], Shape]]
 
 
 class Engine:
     """Answers requests; construct inside a running event loop."""
 
+    endpoints: dict[str, _Endpoint] = {
+        "/v1/chat/completions": (chat.parse, chat.ChatShape),
+        "/v1/completions": (completions.parse, completions.CompletionShape),
+        "/v1/responses": (responses.parse, responses.ResponsesShape),
+        "/v1/messages": (messages.parse, messages.MessagesShape),
+    }
+
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
         self.dial = Dial.of(settings)
-        self.batch = Batch(settings, self.dial, Quiet())
+        self.metrics = Metrics(settings)
+        self.record = Record(settings.record_limit)
+        self.faults = Faults()
+        self.batch = Batch(settings, self.dial, self.metrics)
+        self._loop = asyncio.get_running_loop()
         self._requests = 0
+        if settings.speculative:
+            distil(round(100 * settings.draft_quality))  # read before the first request rather than during it
 
-    def __call__(self, request: Request, reply: Reply) -> None:
-        """Answer one request."""
-        try:
-            self._route(request, reply)
-        except Refusal as refusal:
-            reply.json(refusal.status, refusal.body, refusal.headers)
-
-    def _route(self, request: Request, reply: Reply) -> None:
-        if request.path == "/health":
-            reply.whole(200, b"", [])
-        elif request.path == "/v1/models":
-            reply.json(200, {"object": "list", "data": [{"id": self.settings.model, "object": "model", "created": 0,
-                                                          "owned_by": "vllm", "max_model_len": self.settings.max_model_len}]})
-        elif request.path == "/v1/chat/completions":
-            fields = self._fields(request)
-            self._start(chat.ChatShape(chat.parse(fields, self.settings), self.settings.model), reply)
-        elif request.path == "/v1/completions":
-            fields = self._fields(request)
-            self._start(completions.CompletionShape(completions.parse(fields, self.settings), self.settings.model), reply)
-        else:
-            reply.json(404, {"detail": "Not Found"})
-
-    def _fields(self, request: Request) -> Fields:
+    def generate(self, request: Request, reply: Reply, entry: Entry) -> None:
+        """Answer a request for completions; raises Refusal."""
+        parse, shape = self.endpoints[request.path]
         fields = Fields(decode(request.body))
         name = fields.text("model")
         if name is not None and name.partition("@")[0] != self.settings.model:
             raise unknown_model(name)
-        return fields
+        try:
+            fault = self.faults.take(name, self._loop.time())
+        except ValueError as error:
+            raise Refusal(str(error), param="model") from None
+        entry.fault = fault.kind if fault is not None else None
+        reply.on_gone = partial(self._left, entry)
+        if fault is not None and self._refuses(fault, fields, reply):
+            return
+        ask = parse(fields, self.settings)
+        shown = self.settings.window if self.settings.speculative and self.settings.per_request_metrics else None
+        self._start(shape(ask, self.settings.model, shown), reply, entry, fault)
 
-    def _start(self, shape: Shape, reply: Reply) -> None:
-        answer = Answer(shape, reply, self.batch.cancel)
+    def _refuses(self, fault: Fault, fields: Fields, reply: Reply) -> bool:
+        """Let a fault happen that comes before the answer; return whether there is none to come."""
+        if fault.refusal is not None:
+            raise fault.refusal
+        if (
+            fault.kind == "prefill"
+            and (messages := fields.objects("messages"))
+            and messages[-1].text("role") == "assistant"
+        ):
+            raise Refusal("This model does not go on from a message of the assistant.", param="messages")
+        if fault.kind == "reset" and fault.after_events is None:
+            reply.reset()
+            return True
+        return fault.kind == "silent"
+
+    def _left(self, entry: Entry) -> None:
+        entry.gone = self._loop.time()
+
+    def _start(self, shape: Shape, reply: Reply, entry: Entry, fault: Fault | None) -> None:
+        answer = Answer(shape, reply, entry, fault, self.batch.cancel, self.settings.stream_interval)
         self._requests += 1
-        for index in range(shape.ask.n):
+        for index in range(shape.ask.choices):
             answer.sequences.append(self._sequence(shape.ask, index, answer))
+        delay = fault.seconds or 1.0 if fault is not None and fault.kind == "slow" else 0.0
         for sequence in answer.sequences:
-            self.batch.submit(sequence)
+            self.batch.submit(sequence, delay)
 
     def _sequence(self, ask: Ask, index: int, answer: Answer) -> Sequence:
-        context = _seed(self.settings.seed, ask.prompt)
-        ordinal = self._requests if ask.seed is None else f"seed {ask.seed}"
-        dice = Random(f"{context} {ordinal} {index}")
-        pen = Pen(Random(context), dice, ask.sampling)
-        target = Target(write(ask.messages, ask.form, pen))
+        prompt = ask.prompt_of(index)
+        context = _seed(self.settings.seed, prompt.ids)
+        throw = self._requests if ask.seed is None else f"seed {ask.seed}"
+        pen = Pen(Random(context), Random(f"{context} {throw} {index}"), ask.sampling)
+        pieces = write(prompt.messages, ask.form, pen)
+        target = Target(pieces, endless(prompt.messages, pen), ask.least, ask.bias)
         draft = None
         if self.settings.speculative:
-            draft = Draft(ask.prompt, None, Skill.of(self.dial.draft_quality), Random(context))
-        return Sequence(list(ask.prompt), target, draft, ask.limits, answer.sink(index))
-
-
-@cache
-def _salt(seed: int) -> bytes:
-    return seed.to_bytes(16, "big", signed=True)
+            quality = self.dial.draft_quality
+            model = distil(round(100 * quality)) if self.settings.drafter == "draft_model" else None
+            draft = Draft(prompt.ids, model, Skill.of(quality), Random(context))
+        return Sequence(len(prompt.ids), target, draft, ask.limits, answer.sink(index))
 
 
 def _seed(seed: int, prompt: tuple[int, ...]) -> int:
-    digest = hashlib.blake2b(repr(prompt).encode(), key=_salt(seed), digest_size=8)
+    """Return a number that follows from the engine's seed and the prompt, in every process alike."""
+    digest = hashlib.blake2b(repr(prompt).encode(), key=seed.to_bytes(16, "big", signed=True), digest_size=8)
     return int.from_bytes(digest.digest())

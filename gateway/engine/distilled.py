@@ -46,7 +46,9 @@ class Distilled:
     """The likeliest next token after the last few, numbers blanked out on both sides."""
 
     def __init__(self, text: list[int]) -> None:
-        counts: list[dict[tuple[int, ...], dict[int, int]]] = [defaultdict(lambda: defaultdict(int)) for _ in range(ORDER)]
+        counts: list[dict[tuple[int, ...], dict[int, int]]] = [
+            defaultdict(lambda: defaultdict(int)) for _ in range(ORDER)
+        ]
         shapes = [shape_of(token) for token in text]
         for position, shape in enumerate(shapes):
             for length in range(min(position + 1, ORDER)):

@@ -31,7 +31,9 @@ class Skill:
     @classmethod
     def of(cls, quality: float) -> Skill:
         """Return the skill of a draft of `quality` in [0, 1]; at 0 every guess is wild."""
-        return cls(order=1 + round(quality * (LONG - 1)), carries=quality >= 0.5, noise=min(1.0, 1.05 * (1 - quality) ** 1.5))
+        return cls(
+            order=1 + round(quality * (LONG - 1)), carries=quality >= 0.5, noise=min(1.0, 1.05 * (1 - quality) ** 1.5)
+        )
 
 
 class Draft:
@@ -46,7 +48,9 @@ class Draft:
             self._history.extend(token)
         self._prompt = len(prompt)
         self._material = Material(prompt)
-        self._copied: dict[int, tuple[int, int]] = {}  # output position of a copied cell → its tokens, cells from the last
+        self._copied: dict[
+            int, tuple[int, int]
+        ] = {}  # output position of a copied cell → its tokens, cells from the last
         self._cell = -1
         self._source = -1  # the passage that is being followed: the position of its next token
         self._gap: list[int] = []  # what was written instead of it since the two parted

@@ -112,7 +112,9 @@ class History:
         if second >= 0:
             difference = value - int(self._run(second)[1])
             third = self._earlier(second, position - second)
-            change = 2 * difference - (int(self._run(second)[1]) - int(self._run(third)[1])) if third >= 0 else difference
+            change = (
+                2 * difference - (int(self._run(second)[1]) - int(self._run(third)[1])) if third >= 0 else difference
+            )
         following = max(0, value + change)
         padded = len(digits) > 1 and digits[0] == "0"  # days and months keep their zeros
         text = lead + (str(following).zfill(len(digits)) if padded else str(following))

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.engine.sequence import Sequence
+from gateway.engine.sequence import Finish, Sequence, Step
 from gateway.engine.settings import EngineSettings
 
 
@@ -21,12 +21,16 @@ class Dial:
     speed: float
     draft_quality: float
 
+    def __post_init__(self) -> None:
+        if self.speed <= 0 or self.step_seconds <= 0:
+            raise ValueError("speed and step_seconds: must be greater than 0")
+        if not 0 <= self.draft_quality <= 1:
+            raise ValueError(f"draft_quality: must lie in [0, 1], got {self.draft_quality}")
+
     @classmethod
     def of(cls, settings: EngineSettings) -> Dial:
         """Return the dial as the engine starts with it."""
-        return cls(
-            settings.step, settings.step_growth, settings.ttft_seconds, settings.speed, settings.draft_quality
-        )
+        return cls(settings.step, settings.step_growth, settings.ttft_seconds, settings.speed, settings.draft_quality)
 
     def step(self, running: int) -> float:
         """Return the real seconds of one step with `running` sequences in the batch."""
@@ -36,14 +40,14 @@ class Dial:
 class Watcher(Protocol):
     """What the batch tells of its work."""
 
-    def first(self, sequence: Sequence) -> None:
+    def first(self, sequence: Sequence, step: Step) -> None:
         """A sequence got its first token."""
 
-    def stepped(self, sequence: Sequence, seconds: float, tokens: int) -> None:
-        """A sequence made a step of `seconds` that brought `tokens`."""
+    def stepped(self, step: Step, seconds: float) -> None:
+        """A sequence made a step; `seconds` is how long the whole batch took for it."""
 
-    def finished(self, sequence: Sequence, now: float) -> None:
-        """A sequence left its slot."""
+    def finished(self, sequence: Sequence, finish: Finish, now: float) -> None:
+        """A sequence left the engine."""
 
 
 class Batch:
@@ -57,9 +61,9 @@ class Batch:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Sequence] = deque()
         self._prefilling: dict[Sequence, asyncio.TimerHandle] = {}
-        self._decoding: list[Sequence] = []
+        self._decoding: dict[Sequence, None] = {}
         self._tick: asyncio.TimerHandle | None = None
-        self._due = 0.0
+        self._due = self._began = 0.0
 
     def __repr__(self) -> str:
         return f"<Batch {self.running}/{self._slots} waiting {self.waiting}>"
@@ -74,8 +78,14 @@ class Batch:
         """Sequences in the queue."""
         return len(self._waiting)
 
-    def submit(self, sequence: Sequence) -> None:
-        """Queue a sequence; it starts at once when a slot is free."""
+    @property
+    def cached(self) -> int:
+        """Tokens that the running sequences keep in the KV cache."""
+        return sum(one.tally.prompt + one.tally.tokens for one in (*self._prefilling, *self._decoding))
+
+    def submit(self, sequence: Sequence, late: float = 0.0) -> None:
+        """Queue a sequence, which starts at once when a slot is free; `late` seconds are added to its prefill."""
+        sequence.late = late
         sequence.submitted = self._loop.time()
         self._waiting.append(sequence)
         self._admit()
@@ -85,13 +95,13 @@ class Batch:
         if sequence.finish is not None:
             return
         sequence.finish = "abort"
-        if sequence in self._waiting:
-            self._waiting.remove(sequence)
-        elif sequence in self._prefilling:
+        if sequence in self._prefilling:
             self._prefilling.pop(sequence).cancel()
         elif sequence in self._decoding:
-            self._decoding.remove(sequence)
-        self._watcher.finished(sequence, self._loop.time())
+            del self._decoding[sequence]
+        elif sequence in self._waiting:
+            self._waiting.remove(sequence)
+        self._watcher.finished(sequence, "abort", self._loop.time())
         self._admit()
 
     def close(self) -> None:
@@ -108,42 +118,40 @@ class Batch:
         while self._waiting and self.running < self._slots:
             sequence = self._waiting.popleft()
             sequence.admitted = self._loop.time()
-            delay = self._dial.ttft_seconds / self._dial.speed
+            delay = self._dial.ttft_seconds / self._dial.speed + sequence.late
             self._prefilling[sequence] = self._loop.call_later(delay, self._start, sequence)
 
     def _start(self, sequence: Sequence) -> None:
         del self._prefilling[sequence]
         sequence.first_token = self._loop.time()
-        self._decoding.append(sequence)
-        sequence.prefill()
-        self._watcher.first(sequence)
-        if sequence.finish is not None:
-            self._leave(sequence)
-        elif self._tick is None:
-            self._due = self._loop.time()
+        self._decoding[sequence] = None
+        self._watcher.first(sequence, sequence.prefill())
+        self._leave_if_finished(sequence)
+        if self._tick is None and self._decoding:
+            self._began = self._due = sequence.first_token
             self._schedule()
 
     def _schedule(self) -> None:
         if not self._decoding:
             self._tick = None
             return
-        # Late ticks are not made up for beyond one step: an engine that fell behind is slow, it does not burst.
-        self._due = max(self._due + self._dial.step(self.running), self._loop.time() - self._dial.step(1))
+        # A late tick is made up for by one step at most: an engine that fell behind is slow, it does not burst.
+        step = self._dial.step(self.running)
+        self._due = max(self._due + step, self._loop.time())
         self._tick = self._loop.call_at(self._due, self._step)
 
     def _step(self) -> None:
-        seconds = self._dial.step(self.running)
+        now = self._loop.time()
+        seconds, self._began = now - self._began, now
         for sequence in tuple(self._decoding):
-            if sequence.held or sequence.finish is not None:
-                continue
-            before = sequence.tally.tokens
-            sequence.advance(self._window)
-            self._watcher.stepped(sequence, seconds, sequence.tally.tokens - before)
-            if sequence.finish is not None and sequence in self._decoding:
-                self._leave(sequence)
+            # One sequence's end may cancel another's, as choices of the same request.
+            if not sequence.held and sequence.finish is None:
+                self._watcher.stepped(sequence.advance(self._window), seconds)
+                self._leave_if_finished(sequence)
         self._schedule()
 
-    def _leave(self, sequence: Sequence) -> None:
-        self._decoding.remove(sequence)
-        self._watcher.finished(sequence, self._loop.time())
-        self._admit()
+    def _leave_if_finished(self, sequence: Sequence) -> None:
+        if sequence.finish is not None and sequence in self._decoding:
+            del self._decoding[sequence]
+            self._watcher.finished(sequence, sequence.finish, self._loop.time())
+            self._admit()

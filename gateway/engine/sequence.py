@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,22 +13,37 @@ Finish = Literal["stop", "length", "abort"]
 
 
 class Target:
-    """The target's tokens by position, written as they are needed; after the last comes the end-of-sequence token."""
+    """The target's tokens by position, written as they are needed; after the last comes the end-of-sequence token.
 
-    __slots__ = ("_pieces", "_tokens")
+    Where the text is shorter than `least` tokens it goes on with `more`. `bias` holds the ids that a client forbids (False)
+    or forces (True) by a logit bias at the end of its range.
+    """
 
-    def __init__(self, pieces: Iterator[str]) -> None:
+    __slots__ = ("_bias", "_forced", "_least", "_more", "_pieces", "_tokens")
+
+    def __init__(
+        self, pieces: Iterator[str], more: Iterator[str], least: int = 0, bias: Mapping[int, bool] | None = None
+    ) -> None:
         self._pieces = pieces
+        self._more = more
+        self._least = least
         self._tokens: list[int] = []
+        self._bias = bias or {}
+        self._forced = next((token for token, forced in self._bias.items() if forced), None)
 
     def at(self, position: int) -> int:
         """Return the token at `position`, which the target gives whatever was drafted there."""
+        if self._forced is not None:
+            return self._forced
         tokens = self._tokens
         while position >= len(tokens):
             piece = next(self._pieces, None)
+            if piece is None and len(tokens) < self._least:
+                piece = next(self._more, None)
             if piece is None:
                 return TOKENIZER.end
-            tokens.extend(TOKENIZER.encode(piece))
+            ids = TOKENIZER.encode(piece)
+            tokens.extend([one for one in ids if one not in self._bias] if self._bias else ids)
         return tokens[position]
 
 
@@ -38,7 +53,6 @@ class Limits:
 
     max_tokens: int
     min_tokens: int = 0
-    ignore_eos: bool = False
     stop: tuple[str, ...] = ()
     stop_token_ids: frozenset[int] = frozenset()
     include_stop: bool = False
@@ -46,15 +60,23 @@ class Limits:
 
 @dataclass(slots=True)
 class Tally:
-    """What a sequence has come to: its verification steps by number of accepted draft tokens, and its tokens."""
+    """What a sequence has come to; `histogram` counts its steps with a draft by how many of its tokens were accepted."""
 
     prompt: int
     tokens: int = 0
     steps: int = 0
-    spec_steps: int = 0
     drafted: int = 0
     accepted: int = 0
     histogram: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step's outcome in numbers: tokens that were kept, drafted, and accepted of those drafted."""
+
+    tokens: int
+    drafted: int
+    accepted: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +90,16 @@ class Emission:
 
 
 class Sequence:
-    """A running completion; `advance` makes one verification step and hands its `Emission` to `sink`."""
+    """A running completion; each step hands its `Emission` to `sink` and returns its numbers."""
 
     def __init__(
-        self, prompt: list[int], target: Target, draft: Draft | None, limits: Limits, sink: Callable[[Emission], None]
+        self, prompt: int, target: Target, draft: Draft | None, limits: Limits, sink: Callable[[Emission], None]
     ) -> None:
-        self.prompt = prompt
-        self.tally = Tally(len(prompt))
+        self.tally = Tally(prompt)
         self.limits = limits
         self.finish: Finish | None = None
         self.held = False  # a fault keeps it in its slot without progress
+        self.late = 0.0  # seconds that a fault adds to its prefill
         self.submitted = self.admitted = self.first_token = 0.0
         self._target = target
         self._draft = draft
@@ -90,76 +112,71 @@ class Sequence:
     def __repr__(self) -> str:
         return f"<Sequence {self.tally.tokens}/{self.limits.max_tokens} {self.finish or 'running'}>"
 
-    def prefill(self) -> None:
+    def prefill(self) -> Step:
         """Make the first step, which reads the prompt and yields one token without a draft."""
-        self._emit(self._verify([]))
+        return self._verify([])
 
-    def advance(self, window: int) -> None:
+    def advance(self, window: int) -> Step:
         """Draft up to `window` tokens, keep the longest agreeing prefix and the target's own next token."""
-        drafted = self._draft.propose(window) if self._draft is not None else []
-        self._emit(self._verify(drafted))
+        return self._verify(self._draft.propose(window) if self._draft is not None else [])
 
-    def _verify(self, drafted: list[int]) -> list[int]:
+    def _verify(self, drafted: list[int]) -> Step:
         at, position = self._target.at, self.tally.tokens
         kept: list[int] = []
         for proposal in drafted:
             token = at(position + len(kept))
-            kept.append(token)
             if token != proposal:
                 break
-        else:
-            kept.append(at(position + len(kept)))
-        tokens = self._until_end(kept)
-        accepted = min(len(tokens), len(kept) - 1)
-        self._count(len(tokens), len(drafted), accepted)
-        if self._draft is not None:
+            kept.append(token)
+        agreed = len(kept)
+        kept.append(at(position + agreed))
+        tokens, text, stop_reason = self._until_end(kept)
+        step = Step(len(tokens), len(drafted), min(agreed, len(tokens)))
+        self._count(step)
+        if self._draft is not None and self.finish is None:
             self._draft.observe(tokens)
-        return tokens
+        self._sink(Emission(tokens, text, self.finish, stop_reason))
+        return step
 
-    def _until_end(self, kept: list[int]) -> list[int]:
-        limits = self.limits
+    def _until_end(self, kept: list[int]) -> tuple[list[int], str, str | int | None]:
+        """Return the tokens up to the end, if it comes, the text that may be shown, and what stopped it."""
+        limits, reason = self.limits, None
         room = limits.max_tokens - self.tally.tokens
-        for index, token in enumerate(kept[:room]):
-            if token == TOKENIZER.end or token in limits.stop_token_ids:
+        tokens: list[int] = []
+        for token in kept[:room]:
+            tokens.append(token)
+            if token == TOKENIZER.end:
                 self.finish = "stop"
-                return kept[: index + 1]
-        if len(kept) >= room:
-            self.finish = "length"
-        return kept[:room]
-
-    def _count(self, tokens: int, drafted: int, accepted: int) -> None:
-        tally = self.tally
-        tally.tokens += tokens
-        tally.steps += 1
-        if drafted:
-            tally.spec_steps += 1
-            tally.drafted += drafted
-            tally.accepted += accepted
-            tally.histogram.extend([0] * (accepted + 1 - len(tally.histogram)))
-            tally.histogram[accepted] += 1
-
-    def _emit(self, tokens: list[int]) -> None:
-        stop_reason: str | int | None = None
-        for index, token in enumerate(tokens):
-            self._text += self._decoder.feed(token)
-            stopped = self._stopped()
-            if stopped is not None:
-                self.tally.tokens -= len(tokens) - index - 1
-                tokens, stop_reason, self.finish = tokens[: index + 1], stopped, "stop"
+            elif token in limits.stop_token_ids and self.tally.tokens + len(tokens) > limits.min_tokens:
+                self.finish, reason = "stop", token
+            else:
+                self._text += self._decoder.feed(token)
+                reason = self._stopped(self.tally.tokens + len(tokens)) if limits.stop else None
+                self.finish = "stop" if reason is not None else None
+            if self.finish is not None:
                 break
+        if self.finish is None and len(tokens) == room:
+            self.finish = "length"
         until = len(self._text) if self.finish else max(self._shown, len(self._text) - self._hold)
         text, self._shown = self._text[self._shown : until], until
-        if self.finish == "stop" and stop_reason is None and tokens and tokens[-1] in self.limits.stop_token_ids:
-            stop_reason = tokens[-1]
-        self._sink(Emission(tokens, text, self.finish, stop_reason))
+        return tokens, text, reason
 
-    def _stopped(self) -> str | None:
-        limits = self.limits
-        if not limits.stop or self.tally.tokens < limits.min_tokens:
+    def _stopped(self, tokens: int) -> str | None:
+        if tokens < self.limits.min_tokens:
             return None
-        for stop in limits.stop:
+        for stop in self.limits.stop:
             found = self._text.find(stop, max(0, self._shown - len(stop)))
             if found >= 0:
-                self._text = self._text[: found + len(stop) * limits.include_stop]
+                self._text = self._text[: found + len(stop) * self.limits.include_stop]
                 return stop
         return None
+
+    def _count(self, step: Step) -> None:
+        tally = self.tally
+        tally.tokens += step.tokens
+        tally.steps += 1
+        if step.drafted:
+            tally.drafted += step.drafted
+            tally.accepted += step.accepted
+            tally.histogram.extend([0] * (step.accepted + 1 - len(tally.histogram)))
+            tally.histogram[step.accepted] += 1

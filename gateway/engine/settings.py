@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 Kind = Literal["baseline", "speculative"]
 Drafter = Literal["draft_model", "ngram"]
-MetricsStyle = Literal["current", "v0"]
+MetricsStyle = Literal["current", "v0.11", "v0"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 DRAFTERS: tuple[Drafter, ...] = get_args(Drafter)
 METRICS_STYLES: tuple[MetricsStyle, ...] = get_args(MetricsStyle)

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from gateway.engine.api.answer import Choice, Shape, encode, sse
-from gateway.engine.api.ask import Ask, choices_of, limits_of, logprobs_of, render, sampling_of
+from gateway.engine.api.ask import (
+    Ask,
+    Prompt,
+    bias_of,
+    choices_of,
+    least_of,
+    limits_of,
+    render,
+    sampling_of,
+    seed_of,
+)
 from gateway.engine.api.fields import Fields
+from gateway.engine.api.logprobs import chat_logprobs
+from gateway.engine.api.shape import DONE, Choice, Shape, encode, sse
+from gateway.engine.api.tools import CallDelta, CallReader, form_of, tools_of
 from gateway.engine.sequence import Emission
 from gateway.engine.settings import EngineSettings
 from gateway.engine.writing import Message
 
+_MAX_LOGPROBS = 20  # vLLM's --max-logprobs
 
-def content_text(fields: Fields, name: str) -> str:
+
+def content_text(fields: Fields, name: str = "content") -> str:
     """Return a message's content as text; parts that are no text are named in brackets."""
     content = fields.body.get(name)
     if content is None or isinstance(content, str):
@@ -22,82 +36,165 @@ def content_text(fields: Fields, name: str) -> str:
     return "".join(parts)
 
 
-def parse(fields: Fields, settings: EngineSettings) -> Ask:
-    """Return what a chat request asks for."""
+def messages_of(fields: Fields) -> tuple[Message, ...]:
+    """Return the conversation, tool calls of the assistant written out."""
     if "messages" not in fields:
         raise fields.missing("messages")
-    messages = tuple(
-        Message(message.text("role") or "user", content_text(message, "content"))
-        for message in fields.objects("messages")
-    )
-    if not messages:
+    found = []
+    for message in fields.objects("messages"):
+        role = message.text("role")
+        if role is None:
+            raise message.missing("role")
+        calls = [call.inner("function").body for call in message.objects("tool_calls")]
+        written = "".join(f"<tool_call>\n{encode(call).decode()}\n</tool_call>" for call in calls)
+        found.append(Message(role, content_text(message) + written))
+    if not found:
         raise fields.wrong("messages", "expected at least one message")
-    prompt = render(messages)
+    return tuple(found)
+
+
+def parse(fields: Fields, settings: EngineSettings) -> Ask:
+    """Return what a chat request asks for."""
+    messages = messages_of(fields)
+    tools = tools_of(fields)
+    prompt = Prompt(messages, render(messages, tools))
+    limits = limits_of(fields, len(prompt.ids), settings, "max_completion_tokens", "max_tokens")
     options = fields.inner("stream_options")
+    top = fields.integer("top_logprobs", 0, low=0, high=_MAX_LOGPROBS)
+    stream = fields.flag("stream")
+    if options.body and not stream:
+        raise fields.wrong("stream_options", "Stream options can only be defined when `stream=True`.")
     return Ask(
-        messages=messages,
-        prompt=tuple(prompt),
+        prompts=(prompt,),
         sampling=sampling_of(fields, settings),
-        limits=limits_of(fields, len(prompt), settings, "max_completion_tokens", "max_tokens"),
-        seed=fields.integer("seed", 0) if "seed" in fields else None,
+        limits=limits,
+        least=least_of(fields, limits),
+        bias=bias_of(fields),
+        seed=seed_of(fields),
         n=choices_of(fields),
-        logprobs=logprobs_of(fields, "top_logprobs") if fields.flag("logprobs") else None,
-        stream=fields.flag("stream"),
+        logprobs=top if fields.flag("logprobs") else None,
+        stream=stream,
         include_usage=options.flag("include_usage"),
         continuous_usage=options.flag("continuous_usage_stats"),
         return_token_ids=fields.flag("return_token_ids"),
+        form=form_of(fields, tools, messages),
     )
 
 
 class ChatShape(Shape):
     """chat.completion and chat.completion.chunk."""
 
-    prefix = "chatcmpl"
+    prefix = "chatcmpl-"
 
-    def opening(self, choice: Choice) -> bytes:
+    def __init__(self, ask: Ask, model: str, window: int | None) -> None:
+        super().__init__(ask, model, window)
+        self._chunk_head = {"id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": model}
+        self._calls = (
+            {} if ask.form.kind in ("text", "json") else {one.index: CallReader(ask.form) for one in self.choices}
+        )
+        self._plain = not (ask.continuous_usage or ask.return_token_ids or ask.logprobs is not None or self._calls)
+        self._start = encode(self._chunk_head)[:-1]
+
+    def opening(self, choice: Choice) -> list[bytes]:
         """Return the chunk that names the role."""
-        found = {"index": choice.index, "delta": {"role": "assistant", "content": ""}, "logprobs": None}
-        extra = {"prompt_token_ids": list(self.ask.prompt) if self.ask.return_token_ids else None}
-        return sse(self._chunk([{**found, "finish_reason": None}], choice, extra))
-
-    def delta(self, choice: Choice, emission: Emission) -> bytes:
-        """Return one step's chunk; the last one carries the reason for the end along with its text."""
-        found: dict[str, object] = {
+        found = {
             "index": choice.index,
-            "delta": {"content": emission.text},
+            "delta": {"role": "assistant", "content": ""},
             "logprobs": None,
-            "finish_reason": emission.finish,
+            "finish_reason": None,
         }
+        ids = list(self.ask.prompt_of(choice.index).ids) if self.ask.return_token_ids else None
+        usage = {"usage": {**self.usage_of(choice), "completion_tokens": 0}} if self.ask.continuous_usage else {}
+        return [sse({**self._chunk_head, "choices": [found], **usage, "prompt_token_ids": ids})]
+
+    def delta(self, choice: Choice, emission: Emission) -> list[bytes]:
+        """Return one step's chunk; the last one carries the reason for the end along with its text."""
+        if self._plain and emission.finish is None:
+            return [
+                b'data: %b,"choices":[{"index":%d,"delta":{"content":%b},"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n'
+                % (self._start, choice.index, encode(emission.text))
+            ]
+        delta: dict[str, object] | None = {"content": emission.text}
+        if self._calls:
+            delta = self._call_delta(choice, emission)
+            if (
+                delta is None
+                and emission.finish is None
+                and not self.ask.return_token_ids
+                and self.ask.logprobs is None
+            ):
+                return []  # a parser swallows the marks around a call, and the event with them
+        found: dict[str, object] = {"index": choice.index, "delta": delta or {}, "logprobs": None}
+        if self.ask.logprobs is not None:
+            start = len(choice.tokens) - len(emission.tokens)
+            found["logprobs"] = chat_logprobs(choice.tokens, start, self.ask.logprobs)
+        found["finish_reason"] = self._reason(choice) if emission.finish else None
         if emission.finish is not None:
             found["stop_reason"] = emission.stop_reason
         found["token_ids"] = emission.tokens if self.ask.return_token_ids else None
-        return sse(self._chunk([found], choice, {}))
+        usage = {"usage": self.usage_of(choice)} if self.ask.continuous_usage else {}
+        return [sse({**self._chunk_head, "choices": [found], **usage})]
 
-    def closing(self) -> bytes:
+    def closing(self) -> list[bytes]:
         """Return the usage chunk, if asked for, and the end mark."""
-        done = b"data: [DONE]\n\n"
         if not self.ask.include_usage:
-            return done
-        return sse({**self._head("chat.completion.chunk"), "choices": [], "usage": self.usage()}) + done
+            return [DONE]
+        return [sse({**self._chunk_head, "choices": [], "usage": self.usage(), **self.metrics()}), DONE]
 
     def whole(self) -> bytes:
         """Return the complete answer."""
         choices = [
             {
                 "index": choice.index,
-                "message": {"role": "assistant", "content": choice.text},
-                "logprobs": None,
-                "finish_reason": choice.finish,
+                "message": self._message(choice),
+                "logprobs": None if self.ask.logprobs is None else chat_logprobs(choice.tokens, 0, self.ask.logprobs),
+                "finish_reason": self._reason(choice),
                 "stop_reason": choice.stop_reason,
                 "token_ids": choice.tokens if self.ask.return_token_ids else None,
             }
             for choice in self.choices
         ]
-        return encode({**self._head("chat.completion"), "choices": choices, "usage": self.usage()})
+        head = {**self._chunk_head, "object": "chat.completion"}
+        tail = {
+            "service_tier": None,
+            "system_fingerprint": None,
+            "usage": {**self.usage(), "prompt_tokens_details": None},
+            "prompt_logprobs": None,
+            "prompt_token_ids": list(self.ask.prompts[0].ids) if self.ask.return_token_ids else None,
+            "kv_transfer_params": None,
+        }
+        return encode({**head, "choices": choices, **tail, **self.metrics()})
 
-    def _head(self, kind: str) -> dict[str, object]:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+    def _message(self, choice: Choice) -> dict[str, object]:
+        message: dict[str, object] = {"role": "assistant", "content": choice.text, "refusal": None, "tool_calls": []}
+        if reader := self._calls.get(choice.index):
+            text, piece = reader.feed(choice.text, last=True)
+            if piece is not None:
+                function = {"name": piece.start, "arguments": piece.arguments}
+                return {
+                    **message,
+                    "content": None,
+                    "tool_calls": [{"id": reader.id, "type": "function", "function": function}],
+                }
+            message["content"] = text
+        return message
 
-    def _chunk(self, choices: list[dict[str, object]], choice: Choice, extra: dict[str, object]) -> dict[str, object]:
-        usage = {"usage": self.usage_of(choice)} if self.ask.continuous_usage else {}
-        return {**self._head("chat.completion.chunk"), "choices": choices, **usage, **extra}
+    def _call_delta(self, choice: Choice, emission: Emission) -> dict[str, object] | None:
+        reader = self._calls[choice.index]
+        text, piece = reader.feed(emission.text, last=emission.finish is not None)
+        if piece is None:
+            return {"content": text} if text else None
+        return {"tool_calls": [_call(reader, piece)]}
+
+    def _reason(self, choice: Choice) -> str | None:
+        reader = self._calls.get(choice.index)
+        if choice.finish == "stop" and reader is not None and reader.called and self.ask.form.kind != "arguments":
+            return "tool_calls"
+        return choice.finish
+
+
+def _call(reader: CallReader, piece: CallDelta) -> dict[str, object]:
+    if piece.start is None:
+        return {"index": 0, "function": {"arguments": piece.arguments}}
+    function = {"name": piece.start, "arguments": piece.arguments}
+    return {"index": 0, "id": reader.id, "type": "function", "function": function}

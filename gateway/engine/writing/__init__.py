@@ -62,8 +62,14 @@ _ON_MATERIAL = (
 _ON_WORDS = (
     _rule(r"\brepeat\b|\bover and over\b|\b\d+ times\b.*[:\"]|\bsame (?:line|sentence)\b", sequences.repetition),
     _rule(r"\bmultiplication\b|\btimes[- ]table", sequences.multiplication),
-    _rule(r"\bfibonacci\b(?!.*\bfunction)|\b(?:even|odd|square|cube|prime) numbers|\bsquares of|\bpowers of", sequences.figures),
-    _rule(r"\bcount(?:ing)?\b(?!.*\bfunction)|\bnumbers?\s+(?:from\s+)?\d+|\blist the numbers|\bnumbers from", sequences.counting),
+    _rule(
+        r"\bfibonacci\b(?!.*\bfunction)|\b(?:even|odd|square|cube|prime) numbers|\bsquares of|\bpowers of",
+        sequences.figures,
+    ),
+    _rule(
+        r"\bcount(?:ing)?\b(?!.*\bfunction)|\bnumbers?\s+(?:from\s+)?\d+|\blist the numbers|\bnumbers from",
+        sequences.counting,
+    ),
     _rule(r"\balphabet\b|\bnumbers? in words", sequences.alphabet),
     _rule(r"\bkubernetes\b|\bk8s\b|\bdeployment manifest|\bhelm\b|\bdocker[- ]compose", code.manifest),
     _rule(r"\binserts?\b.*\b(?:sql|table|rows|statements)|\bsql\b.*\binserts?\b", tables.invented(tables.as_sql)),
@@ -79,7 +85,9 @@ _ON_WORDS = (
     _rule(r"\bya?ml\b", tables.invented(tables.as_yaml)),
     _rule(r"\btable\b", tables.invented(tables.as_table)),
     _rule(r"\b(?:poem|haiku|sonnet|lyrics|song)\b", prose.poem),
-    _rule(r"\b(?:story|tale|novel|fiction|adventure|scene|screenplay|essay|letter|speech|blog)\b|\bonce upon", prose.story),
+    _rule(
+        r"\b(?:story|tale|novel|fiction|adventure|scene|screenplay|essay|letter|speech|blog)\b|\bonce upon", prose.story
+    ),
     _rule(r"\bhow (?:many|much)\b.*\d|\d.*\bhow (?:many|much)\b|\bcalculate\b|\bsolve\b", prose.reckoning),
     _rule(r"\btranslat", editing.translated),
     _rule(r"\b(?:list|name|give me|suggest)\b.*\b(?:\d+|some|ideas|examples|names|tips)\b", prose.points),

@@ -19,7 +19,22 @@ from gateway.engine.writing.lexicon import (
 from gateway.engine.writing.pen import Pen
 from gateway.engine.writing.request import Request
 
-_DETERMINERS = ("the", "a", "this", "every", "that", "another", "one", "her", "their", "some", "his", "no", "each", "our")
+_DETERMINERS = (
+    "the",
+    "a",
+    "this",
+    "every",
+    "that",
+    "another",
+    "one",
+    "her",
+    "their",
+    "some",
+    "his",
+    "no",
+    "each",
+    "our",
+)
 _TAILS = (" and", ", yet", ";", ", so", ", while", " because", ", as", " until", ", though", " before")
 _GREETINGS = ("Sure! ", "Of course. ", "Good question. ", "Happy to help. ", "", "", "")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -119,7 +134,9 @@ def points(request: Request, pen: Pen) -> Iterator[str]:
 def reckoning(request: Request, pen: Pen) -> Iterator[str]:
     """Yield a word problem's solution, one sum after the other, from the problem's own numbers."""
     prose = Prose(pen, request.topics, tense="present")
-    numbers = [float(one) if "." in one else int(one) for one in _NUMBER.findall(request.instruction + request.material)]
+    numbers = [
+        float(one) if "." in one else int(one) for one in _NUMBER.findall(request.instruction + request.material)
+    ]
     total = numbers[0] if numbers else 1 + pen.roll(20)
     for step, number in enumerate(numbers[1:5] or [2, 3]):
         sign, verb = _OPERATIONS[pen.roll(len(_OPERATIONS))]

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _FENCE = re.compile(r"```([\w+-]*)[ \t]*\n(.*?)(?:\n?```|\Z)", re.DOTALL)
-_LABEL = re.compile(r"\b(?:input|text|passage|article|email|sentence|document|data|code|csv|json)\s*:\s*", re.IGNORECASE)
+_LABEL = re.compile(
+    r"\b(?:input|text|passage|article|email|sentence|document|data|code|csv|json)\s*:\s*", re.IGNORECASE
+)
 _WORD = re.compile(r"[A-Za-z][a-z]{3,}")
 _MANY = re.compile(
     r"\b(\d{1,4})\s+(?:\w+\s+){0,3}?(?:numbers|rows|lines|items|records|entries|users|people|products|objects|orders|times|"

@@ -94,7 +94,11 @@ class Filler:
         wanted = [str(one) for one in required] if isinstance(required, list) else list(properties)
         optional = [] if depth > 2 else [name for name in properties if name not in wanted and self._pen.chance(0.4)]
         names = [name for name in properties if name in wanted or name in optional]
-        return {name: self.value(properties[name], name, depth + 1) for name in names if isinstance(properties[name], Mapping)}
+        return {
+            name: self.value(properties[name], name, depth + 1)
+            for name in names
+            if isinstance(properties[name], Mapping)
+        }
 
     def _array(self, schema: Schema, name: str, depth: int) -> list[object]:
         items = schema.get("items")
@@ -161,7 +165,9 @@ def chosen_tool(tools: Sequence[Schema], request: Request) -> Schema | None:
     return best if best is not None and shared(best) > 0 else None
 
 
-_COMMON = frozenset("the and for with from that this get given based return returns into are can you what how will".split())
+_COMMON = frozenset(
+    "the and for with from that this get given based return returns into are can you what how will".split()
+)
 
 
 def _whole(value: object, default: int) -> int:

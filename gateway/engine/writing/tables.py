@@ -13,7 +13,9 @@ from gateway.engine.writing.request import Record, Request, records
 Layout = Callable[[Iterable[Record], Request], Iterator[str]]
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _NAMED = re.compile(r"\b(?:table|called|named|section)\s+(?:called\s+|named\s+)?[`\"\[]?([A-Za-z_]\w*)", re.IGNORECASE)
-_THING = re.compile(r"\b(user|person|people|product|item|order|server|customer|employee|book|task|event|city|cities)", re.IGNORECASE)
+_THING = re.compile(
+    r"\b(user|person|people|product|item|order|server|customer|employee|book|task|event|city|cities)", re.IGNORECASE
+)
 _DEFAULT_ROWS = 20
 
 
@@ -98,7 +100,11 @@ def as_list(rows: Iterable[Record], request: Request) -> Iterator[str]:
 
 
 def _json_value(value: str) -> str:
-    return value if _NUMBER.fullmatch(value) or value in ("true", "false", "null") else json.dumps(value, ensure_ascii=False)
+    return (
+        value
+        if _NUMBER.fullmatch(value) or value in ("true", "false", "null")
+        else json.dumps(value, ensure_ascii=False)
+    )
 
 
 def _invent(request: Request, pen: Pen) -> Iterator[Record]:
@@ -109,7 +115,12 @@ def _invent(request: Request, pen: Pen) -> Iterator[Record]:
         if columns:
             yield _row(columns, number - 1, pen)
         else:
-            yield {"id": str(number), "name": f"{name} {number}", "status": pen.pick(STATUSES), "value": str(10 * number)}
+            yield {
+                "id": str(number),
+                "name": f"{name} {number}",
+                "status": pen.pick(STATUSES),
+                "value": str(10 * number),
+            }
 
 
 def _row(columns: Sequence[str], index: int, pen: Pen) -> Record:
