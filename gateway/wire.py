@@ -152,9 +152,9 @@ def parse(body: bytes, endpoint: Endpoint) -> Call:
         body=body,
         model=request.model,
         stream=bool(request.stream),
-        wants_usage=b'"include_usage"' in options and _asks_for_usage(options),
+        wants_usage=options.startswith(b"{") and _asks_for_usage(options),
         features=_features(request, endpoint),
-        temperature=None if request.temperature is None else float(request.temperature),
+        temperature=None if request.temperature is None else float(min(max(request.temperature, 0), _HOTTEST)),
         max_tokens=_limit(request),
         view=View.of(_fields(request), endpoint),
         has_tools=bool(request.tools),
@@ -264,11 +264,11 @@ def _limit(request: _Request) -> int | None:
 
 
 def _asks_for_usage(options: bytes) -> bool:
-    try:
-        return bytes(_stream_options(options).include_usage) == b"true"
-    except msgspec.DecodeError:
-        return False
+    """Whether the client wants the usage event; 1 and "true" mean so to vLLM's lenient parser, nonsense it will refuse."""
+    return bytes(_stream_options(options).include_usage) not in (b"", b"false", b"null")
 
+
+_HOTTEST = 1e6  # a temperature that no engine takes; larger integers may not fit a float
 
 _VIEWED = (
     "messages prompt input instructions system tools tool_choice response_format text prediction stop max_tokens"
