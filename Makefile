@@ -45,7 +45,7 @@ fmt: $(READY) ## Format, and mend what can be mended safely
 bench: $(READY) ## Time what every call pays, as one line of JSON each
 	$(BIN)/python -m bench.path
 
-lab: $(LAB_READY) ## Build .lab, an environment of its own with a real vLLM for the CPU (2 GB)
+lab: $(LAB_READY) ## Build .lab, an environment of its own with a real vLLM for the CPU (4 GB)
 
 node: $(NODE_READY) ## Install what the tests need of Node
 
