@@ -64,7 +64,7 @@ def change_settings(engine: Engine, request: Request, reply: Reply) -> None:
     fields = Fields(decode(request.body))
     known = asdict(engine.dial)
     if unknown := fields.body.keys() - known.keys():
-        raise Refusal(f"No such setting: {sorted(unknown)[0]}; there are {', '.join(known)}", param=sorted(unknown)[0])
+        raise Refusal(f"No such setting: {min(unknown)}; there are {', '.join(known)}", param=min(unknown))
     changed = {name: fields.number(name, known[name], low=0.0) for name in known}
     try:
         Dial(**changed)

@@ -105,7 +105,7 @@ class _Parent(asyncio.Protocol):
     def __init__(self, stop: asyncio.Event) -> None:
         self._stop = stop
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, _: Exception | None) -> None:
         """Stop the engine."""
         self._stop.set()
 

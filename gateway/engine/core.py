@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from gateway.engine.api import chat, completions, messages, responses
 from gateway.engine.api.answer import Answer
@@ -33,7 +33,7 @@ _Endpoint: TypeAlias = tuple[Callable[[Fields, EngineSettings], Ask], Callable[[
 class Engine:
     """Answers requests; construct inside a running event loop."""
 
-    endpoints: dict[str, _Endpoint] = {
+    endpoints: ClassVar[dict[str, _Endpoint]] = {
         "/v1/chat/completions": (chat.parse, chat.ChatShape),
         "/v1/completions": (completions.parse, completions.CompletionShape),
         "/v1/responses": (responses.parse, responses.ResponsesShape),
@@ -108,7 +108,7 @@ class Engine:
         draft = None
         if self.settings.speculative:
             quality = self.dial.draft_quality
-            model = distil(round(100 * quality)) if self.settings.drafter == "draft_model" else None
+            model = distil(round(100 * quality)) if self.settings.drafter != "ngram" else None
             draft = Draft(prompt.ids, model, Skill.of(quality), Random(context))
         return Sequence(len(prompt.ids), target, draft, ask.limits, answer.sink(index))
 

@@ -21,33 +21,23 @@ As a suffix: `demo@fault=cut,after_events=3` is served as `demo`; with a suffix 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from gateway.engine.api.refusal import Refusal
 
 _STATUSES = range(400, 600)
 _NAMED = frozenset(
-    (
-        "context_length",
-        "content_filter",
-        "prefill",
-        "reset",
-        "silent",
-        "slow",
-        "cut",
-        "stall",
-        "malformed",
-        "no_done",
-        "flap",
-    )
+    "context_length content_filter prefill reset silent slow cut stall malformed no_done flap".split(),
 )
 _SUFFIX = "@fault="
+_OPTIONS = ("count", "seconds", "retry_after", "after_events")
 _KINDS = {400: "BadRequestError", 404: "NotFoundError", 429: "RateLimitError", 503: "ServiceUnavailableError"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault; raises ValueError when there is no such kind or a number makes no sense."""
+    """One fault; raises ValueError when there is no such kind."""
 
     kind: str
     count: int | None = None
@@ -58,10 +48,6 @@ class Fault:
     def __post_init__(self) -> None:
         if self.kind not in _NAMED and not (self.kind.isdigit() and int(self.kind) in _STATUSES):
             raise ValueError(f"fault: expected a status or one of {', '.join(sorted(_NAMED))}, got {self.kind!r}")
-        for name in ("count", "seconds", "retry_after", "after_events"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0):
-                raise ValueError(f"{name}: expected a number that is not negative, got {value!r}")
 
     @property
     def refusal(self) -> Refusal | None:
@@ -140,19 +126,31 @@ def parse(text: str) -> Fault:
     values: dict[str, float] = {}
     for option in options:
         name, _, value = option.partition("=")
-        if name not in ("count", "seconds", "retry_after", "after_events"):
+        if name not in _OPTIONS:
             raise ValueError(f"fault: no option {name!r}")
         values[name] = float(value)
     return of({"fault": kind, **values})
 
 
-def of(body: dict[str, object]) -> Fault:
+def of(body: Mapping[str, object]) -> Fault:
     """Return the fault that a JSON object names; raises ValueError naming what is wrong."""
-    unknown = body.keys() - {"fault", "count", "seconds", "retry_after", "after_events"}
+    unknown = body.keys() - {"fault", *_OPTIONS}
     if unknown:
-        raise ValueError(f"fault: no option {sorted(unknown)[0]!r}")
-    whole = {
-        name: int(value) for name in ("count", "after_events") if isinstance(value := body.get(name), (int, float))
-    }
-    rest = {name: value for name in ("seconds", "retry_after") if isinstance(value := body.get(name), (int, float))}
-    return Fault(kind=str(body.get("fault")), **whole, **rest)
+        raise ValueError(f"fault: no option {min(unknown)!r}")
+    count, seconds, retry_after, after = (_number(body, name) for name in _OPTIONS)
+    return Fault(
+        kind=str(body.get("fault")),
+        count=None if count is None else int(count),
+        seconds=seconds,
+        retry_after=retry_after,
+        after_events=None if after is None else int(after),
+    )
+
+
+def _number(body: Mapping[str, object], name: str) -> float | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+        raise ValueError(f"{name}: expected a number that is not negative, got {value!r}")
+    return value

@@ -140,7 +140,8 @@ class Sequence:
 
     def _until_end(self, kept: list[int]) -> tuple[list[int], str, str | int | None]:
         """Return the tokens up to the end, if it comes, the text that may be shown, and what stopped it."""
-        limits, reason = self.limits, None
+        limits = self.limits
+        reason: str | int | None = None
         room = limits.max_tokens - self.tally.tokens
         tokens: list[int] = []
         for token in kept[:room]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 Kind = Literal["baseline", "speculative"]
-Drafter = Literal["draft_model", "ngram"]
+Drafter = Literal["draft_model", "eagle", "ngram"]  # the first two are alike here
 MetricsStyle = Literal["current", "v0.11", "v0"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 DRAFTERS: tuple[Drafter, ...] = get_args(Drafter)

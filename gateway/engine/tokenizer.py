@@ -24,7 +24,9 @@ _FRAGMENTS = (
     "ing tion ment ness able ible ally less ful ous ive est ers ies ize ise ant ent ary ory ity ical ated ating ure "
     "ight ound ould ough str pre pro com con dis inter trans over under sub super ther here ster ever ance ence com org net"
 ).split()
-_MARKS = "é è à ü ö ä ß ñ ç – — ‘ ’ “ ” … · • € £ ° × → ≤ ≥ ≈ 你 好 的 是 不 了 在 人 有 我 他 这 个 们 中 来 上 大 为 和 国".split()
+_MARKS = (
+    "é è à ü ö ä ß ñ ç – — ‘ ’ “ ” … · • € £ ° × → ≤ ≥ ≈ 你 好 的 是 不 了 在 人 有 我 他 这 个 们 中 来 上 大 为 和 国"
+).split()
 _CACHE_ENTRIES = 65_536
 
 

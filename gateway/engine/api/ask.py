@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from gateway.engine.api.fields import Fields
-from gateway.engine.writing.pen import Sampling
 from gateway.engine.api.refusal import Refusal
 from gateway.engine.sequence import Limits
 from gateway.engine.settings import EngineSettings
 from gateway.engine.tokenizer import TOKENIZER
 from gateway.engine.writing import Form, Message
+from gateway.engine.writing.pen import Sampling
 
 _MAX_CHOICES = 128
 _DECISIVE = 50.0  # a logit bias from here on settles the matter; OpenAI's range ends at 100
@@ -44,7 +44,7 @@ class Ask:
     continuous_usage: bool = False
     return_token_ids: bool = False
     echo: bool = False
-    form: Form = Form()
+    form: Form = field(default_factory=Form)
 
     @property
     def choices(self) -> int:

@@ -21,6 +21,7 @@ from gateway.engine.sequence import Emission
 from gateway.engine.settings import EngineSettings
 from gateway.engine.writing import Message
 
+_PLAIN = b'data: %b,"choices":[{"index":%d,"delta":{"content":%b},"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n'
 _MAX_LOGPROBS = 20  # vLLM's --max-logprobs
 
 
@@ -110,10 +111,7 @@ class ChatShape(Shape):
     def delta(self, choice: Choice, emission: Emission) -> list[bytes]:
         """Return one step's chunk; the last one carries the reason for the end along with its text."""
         if self._plain and emission.finish is None:
-            return [
-                b'data: %b,"choices":[{"index":%d,"delta":{"content":%b},"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n'
-                % (self._start, choice.index, encode(emission.text))
-            ]
+            return [_PLAIN % (self._start, choice.index, encode(emission.text))]
         delta: dict[str, object] | None = {"content": emission.text}
         if self._calls:
             delta = self._call_delta(choice, emission)

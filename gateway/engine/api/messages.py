@@ -86,7 +86,7 @@ class MessagesShape(Shape):
             events += self._enter("text", {"type": "text", "text": ""})
             events.append(self._delta({"type": "text_delta", "text": text}))
         if piece is not None:
-            block = {"type": "tool_use", "id": self._reader.id, "name": piece.start, "input": {}}
+            block: dict[str, object] = {"type": "tool_use", "id": self._reader.id, "name": piece.start, "input": {}}
             events += self._enter("tool_use", block)
             if piece.arguments:
                 events.append(self._delta({"type": "input_json_delta", "partial_json": piece.arguments}))

@@ -74,7 +74,8 @@ class Code:
             yield f"{inner}    {pen.pick(('continue', 'break', 'return ' + self.locals[0]))}\n"
         for _ in range(1 + pen.roll(2)):
             target = pen.pick(self.locals)
-            yield f"{inner}{target}{pen.pick(('.append({})', ' += {}', ' = {}', '.' + pen.pick(_CALLS) + '({})')).format(subject)}\n"
+            verb = pen.pick((".append({})", " += {}", " = {}", f".{pen.pick(_CALLS)}({{}})"))
+            yield f"{inner}{target}{verb.format(subject)}\n"
 
 
 def python(request: Request, pen: Pen) -> Iterator[str]:
@@ -104,8 +105,7 @@ def body(request: Request, pen: Pen) -> Iterator[str]:
     yield "```python\n"
     given = request.material.rstrip() or f"def {code.name}({', '.join(code.arguments)}):"
     yield given + "\n"
-    for line in list(code.function(code.name, ""))[2:]:
-        yield line
+    yield from list(code.function(code.name, ""))[2:]
     yield "```"
 
 
@@ -154,7 +154,8 @@ def manifest(request: Request, pen: Pen) -> Iterator[str]:
     image, replicas, port, probe = (one.search(text) for one in (_IMAGE, _REPLICAS, _PORT, _PROBE))
     number = port[1] if port else "8080"
     yield f"apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: {name}\n  labels:\n    app: {name}\n"
-    yield f"spec:\n  replicas: {replicas[1] if replicas else pen.roll(4) + 1}\n  selector:\n    matchLabels:\n      app: {name}\n"
+    yield f"spec:\n  replicas: {replicas[1] if replicas else pen.roll(4) + 1}\n"
+    yield f"  selector:\n    matchLabels:\n      app: {name}\n"
     yield f"  template:\n    metadata:\n      labels:\n        app: {name}\n    spec:\n      containers:\n"
     yield f"        - name: {name}\n          image: {image[1] if image else name + ':latest'}\n"
     yield f"          ports:\n            - containerPort: {number}\n"

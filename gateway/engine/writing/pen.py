@@ -69,10 +69,8 @@ class Pen:
     def _draw(self, options: Sequence[str]) -> str:
         """Return the word that habit puts after the last one, or one that this context calls for."""
         point = self._context.random()
-        if point < _HABIT:
-            point = crc32(self._last.encode()) / 2**32
-        else:
-            point = (point - _HABIT) / (1 - _HABIT)
+        habit = point < _HABIT
+        point = crc32(self._last.encode()) / 2**32 if habit else (point - _HABIT) / (1 - _HABIT)
         return options[int(len(options) * point**_ZIPF)]
 
     def _gaps(self) -> list[float]:

@@ -125,10 +125,9 @@ class Filler:
         form = schema.get("format")
         if isinstance(form, str) and form in _FORMATS:
             return _FORMATS[form]
-        if self._texts:
-            text = self._texts.pop(0)
-        else:
-            text = self._pen.pick(FIRST_NAMES if "name" in name.lower() else NOUNS)
+        text: str = (
+            self._texts.pop(0) if self._texts else self._pen.pick(FIRST_NAMES if "name" in name.lower() else NOUNS)
+        )
         least = _whole(schema.get("minLength"), 0)
         return (text + " " + text * least if len(text) < least else text)[: _whole(schema.get("maxLength"), 200)]
 
