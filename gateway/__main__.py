@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in [chosen] if chosen else COMMANDS:
         import_module(COMMANDS[name]).add_parser(subparsers)
     args = parser.parse_args(arguments)
-    return int(args.run(args))
+    return int(import_module(COMMANDS[args.command]).run(args))
 
 
 if __name__ == "__main__":

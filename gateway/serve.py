@@ -34,7 +34,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--config", default="config.toml", type=Path, help="the configuration file (default: %(default)s)"
     )
     parser.add_argument("--port", type=int, help="listen on this port instead of server.port")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
