@@ -1,8 +1,10 @@
 """Memory that outlives the process: what was counted since the last flush, kept where kill -9 does not reach.
 
 Two halves of a memory-mapped file take turns: calls of batch n go into one, while the other waits until batch n - 1 is
-safe elsewhere. An entry is a frame `length, checksum, JSON`; the checksum starts from n, so what an earlier batch left
-in the half reads as the end. Writing is a copy of memory, about 0.9 µs with the encoding; nobody waits for a disk.
+safe elsewhere. An entry is a frame `length, n, MessagePack`, and its head is written last: a process that is killed in
+between has not written it, and what an earlier batch left in the half bears another number. Memory is shared with
+whoever reads it later, not copied, so this order is the order that they see. Writing takes about 0.7 µs with the
+encoding; nobody waits for a disk.
 """
 
 from __future__ import annotations
@@ -14,16 +16,16 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
-from zlib import crc32
 
 import msgspec
 
 from gateway.ledger.totals import Entry
 
-# An entry takes about 150 bytes: 1 MiB holds 7,000 calls, more than one process serves between two flushes.
+# An entry takes about 200 bytes: 1 MiB holds 5,000 calls, more than one process serves between two flushes.
 HALF_BYTES: Final = 1 << 20
 _HEAD: Final = struct.Struct("<Q")  # the half's batch, 0: empty
-_FRAME: Final = struct.Struct("<II")
+_FRAME: Final = struct.Struct("<IQ")
+_FRAME_BYTES: Final = _FRAME.size
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - files of our own there are private, and checked for their owner
 
 
@@ -48,7 +50,7 @@ class Blackbox:
             raise
         finally:
             os.close(handle)
-        self._encode = msgspec.json.Encoder().encode
+        self._encode = msgspec.msgpack.Encoder().encode
         self._seq = self._at = self._end = 0
         self.turn(1)
 
@@ -58,10 +60,13 @@ class Blackbox:
     def record(self, entry: Entry) -> bool:
         """Keep an entry of the current batch; returns whether there was room."""
         payload = self._encode(entry)
-        at, after = self._at, self._at + 8 + len(payload)
+        length = len(payload)
+        start = self._at + _FRAME_BYTES
+        after = start + length
         if after > self._end:
             return False
-        self._map[at:after] = _FRAME.pack(len(payload), crc32(payload, self._seq)) + payload
+        self._map[start:after] = payload
+        _FRAME.pack_into(self._map, self._at, length, self._seq)
         self._at = after
         return True
 
@@ -108,12 +113,14 @@ def recover(path: Path) -> list[tuple[int, list[Entry]]]:
 
 
 def _entries(seq: int, half: bytes) -> Iterator[Entry]:
-    decode = msgspec.json.Decoder(Entry).decode
+    decode = msgspec.msgpack.Decoder(Entry).decode
     at = _HEAD.size
-    while at + _FRAME.size <= HALF_BYTES:
-        length, checksum = _FRAME.unpack_from(half, at)
-        payload = half[at + _FRAME.size : at + _FRAME.size + length]
-        if not length or crc32(payload, seq) != checksum:
+    while at + _FRAME_BYTES <= HALF_BYTES:
+        length, batch = _FRAME.unpack_from(half, at)
+        at += _FRAME_BYTES + length
+        if batch != seq or at > HALF_BYTES:
             return
-        yield decode(payload)
-        at += _FRAME.size + length
+        try:
+            yield decode(half[at - length : at])
+        except msgspec.MsgspecError:  # no process leaves this; a file on a disk that lost power might
+            return

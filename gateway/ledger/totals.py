@@ -75,10 +75,11 @@ def _finite(number: float) -> float:
 class Totals:
     """Sums by day, tenant, model and pool; one addition takes about 0.6 µs."""
 
-    __slots__ = ("_sums",)
+    __slots__ = ("_day", "_day_begins", "_sums")
 
     def __init__(self) -> None:
         self._sums: dict[Key, list[float]] = {}
+        self._turn(0.0)
 
     def __repr__(self) -> str:
         calls = sum(sums[0] for sums in self._sums.values())
@@ -90,7 +91,9 @@ class Totals:
     def add(self, entry: Entry) -> None:
         """Add one call, which `entry_of` has made."""
         time, tenant, model, pool, prompt, completion, source, slot, cost, outcome, counterfactual = entry
-        sums = self._of((min(max(int(time // _DAY), 0), _LAST_DAY), tenant, model, pool))
+        if not self._day_begins <= time < self._day_begins + _DAY:
+            self._turn(time)
+        sums = self._sums.get((self._day, tenant, model, pool)) or self._begin((self._day, tenant, model, pool))
         sums[0] += 1
         sums[1] += prompt
         sums[2] += completion
@@ -101,9 +104,8 @@ class Totals:
         if completion and not cost:
             sums[6] += 1
         for policy, usd in counterfactual.items():
-            at = _POLICY_AT.get(policy)
-            if at is not None:
-                sums[at] += usd
+            if policy in _POLICY_AT:
+                sums[_POLICY_AT[policy]] += usd
         sums[_OUTCOME_AT[outcome]] += 1
 
     def rows(self) -> tuple[Row, ...]:
@@ -119,13 +121,15 @@ class Totals:
             for (day, tenant, model, pool), sums in self._sums.items()
         )
 
-    def _of(self, key: Key) -> list[float]:
-        sums = self._sums.get(key)
-        if sums is None:
-            if len(self._sums) >= MAX_KEYS:
-                key = (key[0], OVERFLOW, OVERFLOW, OVERFLOW)
-            sums = self._sums.setdefault(key, _ZEROS.copy())
-        return sums
+    def _turn(self, time: float) -> None:
+        """Look at the day of `time`; a time beyond the calendar belongs to its first or last day."""
+        self._day = min(max(int(time // _DAY), 0), _LAST_DAY)
+        self._day_begins = self._day * _DAY
+
+    def _begin(self, key: Key) -> list[float]:
+        if len(self._sums) >= MAX_KEYS:
+            key = (key[0], OVERFLOW, OVERFLOW, OVERFLOW)
+        return self._sums.setdefault(key, _ZEROS.copy())
 
 
 def totalled(rows: Iterable[Row], by: Iterable[str] = ("day", "tenant", "model", "pool")) -> list[Row]:
