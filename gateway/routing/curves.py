@@ -35,7 +35,8 @@ class Estimate:
     """What is believed of one call on one pool.
 
     `mean` is tokens per step, `variance` that of the logarithm of the mean (not of single calls), `factor` by what the
-    mean exceeds the curve there, `samples` the effective samples behind it, `traffic` how many such calls came lately.
+    mean exceeds the curve there, `samples` the effective samples behind it, `traffic` how many such calls came lately,
+    `templated` whether the call has a template.
     """
 
     mean: float
@@ -44,6 +45,7 @@ class Estimate:
     samples: float
     traffic: float
     layer: Layer
+    templated: bool = False
 
     @property
     def deviation(self) -> float:
@@ -148,7 +150,7 @@ class Curves:
             variance = residual.variance
             if residual.calls > 0.0:
                 layer, samples = "template", residual.samples
-        return Estimate(expected, variance, expected / mean, samples, self._templates.traffic(key, now), layer)
+        return Estimate(expected, variance, expected / mean, samples, self._templates.traffic(key, now), layer, bool(template))
 
     def observe(
         self,

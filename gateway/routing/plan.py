@@ -1,43 +1,57 @@
-"""The decision: constraints, curve and economics become one ordered list of pools with the reason. Pure."""
+"""The decision: constraints, curve and economics become one ordered list of pools with the reason. Pure.
+
+`plan` reads top to bottom: who can serve it, what each would mean, who wins, whether policy or curiosity says otherwise.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from gateway.errors import BadRequest, Unavailable
 from gateway.routing.constraints import LENGTH, Needs, missing, unfit
-from gateway.routing.economics import NEVER, Option, break_even, objective, price
+from gateway.routing.economics import NEVER, Option
+from gateway.routing.explore import curious
 from gateway.routing.view import Affinity, Ask, PoolView, Settings
+from gateway.routing.weigh import Bid, bids
+from gateway.routing.words import sentence
 
 if TYPE_CHECKING:
     from gateway.routing.curves import Curves
+    from gateway.routing.thresholds import Thresholds
 
-__all__ = ["REASONS", "Affinity", "Ask", "Needs", "Option", "Plan", "PoolView", "Settings", "plan"]
+__all__ = ["REASONS", "Affinity", "Ask", "Needs", "Option", "Plan", "PoolView", "Reason", "Settings", "plan"]
 
-REASONS = (
+Reason = Literal[
     "predictable",  # speculation is expected to win
     "unpredictable",  # baseline is expected to win
-    "constraint",  # a speculative pool cannot serve the call with the same meaning
+    "constraint",  # only one kind of pool can serve the call with the same meaning
     "policy",  # the tenant's policy
     "header",  # the client's x-draftlane-route
     "explore",  # taken to learn
-    "shadow",  # decided, recorded, served from baseline
-    "only_pool",  # the model has one pool
+    "shadow",  # decided and recorded, but served from baseline
+    "only_pool",  # the model has one kind of pool
     "pool_down",  # the better pool is not available
-    "pool_full",  # the better pool's queue costs more than the other pool's pace
-    "guard",  # a guard holds the pool
+    "pool_full",  # the better pool's queue costs more than its pace wins
+    "guard",  # a guard holds the better pool
     "affinity",  # the conversation's prefix cache is worth more
-)
+]
+REASONS: tuple[Reason, ...] = Reason.__args__  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Where a call goes and why, with the numbers behind it."""
+    """Where a call goes and why, with the numbers behind it.
+
+    `pools` is the order to try, primary first. `expected`, `break_even` and `threshold` speak of the speculative pool that
+    was considered: expected acceptance length, the one at which it ties with baseline, and the score that reaches it for a
+    call like this. `propensity` is the probability with which the primary was chosen; `shadow` the pool that policy
+    "shadow" would have taken; `output_tokens` the expected answer.
+    """
 
     pools: tuple[str, ...]
-    reason: str
+    reason: Reason
     detail: str
     score: float
     threshold: float
@@ -51,85 +65,157 @@ class Plan:
 
 
 def plan(
-    ask: Ask, pools: Sequence[PoolView], curves: Curves, *, now: float, chance: Callable[[], float]
+    ask: Ask,
+    pools: Sequence[PoolView],
+    curves: Curves,
+    *,
+    now: float,
+    chance: Callable[[], float],
+    published: Thresholds | None = None,
 ) -> Plan:
-    """Return where the call goes; raises Unavailable when no pool can take it, BadRequest when none ever could."""
-    fits = [pool for pool in pools if missing(pool, ask.needs) is None]
-    if not fits:
-        fits = [pool for pool in pools if missing(pool, ask.needs) == LENGTH and not pool.speculative]
-    if not fits:
-        why = unfit(pools[0], ask.needs) if pools else "it has no pool"
-        raise BadRequest(f"No pool of model {ask.model!r} can serve this call: {why}.")
-    up = [pool for pool in fits if pool.available and pool.live_replicas > 0]
+    """Return where the call goes.
+
+    `now` is a Unix time, `chance` draws from [0, 1), `published` steadies the break-even (see `thresholds`).
+
+    Raises:
+        BadRequest: no pool of the model could ever serve the call. Unavailable: none that could is there now.
+    """
+    fits = _fitting(ask, pools)
+    tokens = _output_tokens(ask)
+    found = bids(ask, fits, curves, tokens=tokens, now=now, published=published)
+    up = [bid for bid in found if bid.up]
     if not up:
-        raise Unavailable(f"No pool of model {ask.model!r} is available: {fits[0].why_unavailable}.", retry_after=1.0)
+        raise Unavailable(_nobody(ask, found), code="no_replica", retry_after=1.0)
+    winner = _best(up)
+    reason = _why(winner, found, pools)
+    shadow, explored, propensity = None, False, 1.0
+    wanted = ask.route if ask.route in ("speculative", "baseline") else ask.policy
+    if wanted in ("speculative", "baseline"):
+        chosen, reason = _forced(wanted, winner, up, ask, reason)
+    elif wanted == "shadow":
+        shadow = winner.pool.name
+        chosen = _best([bid for bid in up if not bid.pool.speculative] or up)
+        reason = "shadow"
+    else:
+        if ask.explore:
+            chosen, propensity = curious(winner, up, curves.settings, tokens=tokens, chance=chance)
+        else:
+            chosen = winner
+        explored = chosen is not winner
+        reason = "explore" if explored else reason
+    order = [chosen, *sorted((bid for bid in up if bid is not chosen), key=_objective)]
+    seen = _considered(found, winner)
+    return Plan(
+        pools=tuple(bid.pool.name for bid in order),
+        reason=reason,
+        detail=sentence(reason, chosen, seen, order),
+        score=ask.score.value,
+        threshold=_threshold(seen, ask, curves, now),
+        break_even=seen.needed if seen else NEVER,
+        expected=seen.length if seen else 1.0,
+        propensity=propensity,
+        explored=explored,
+        shadow=shadow,
+        options=_options(ask, pools, found),
+        output_tokens=tokens,
+    )
+
+
+def _fitting(ask: Ask, pools: Sequence[PoolView]) -> list[PoolView]:
+    """Return the pools that serve the call with the same meaning.
+
+    The length of the prompt is an estimate: a call that seems too long for every pool still goes to the longest baseline
+    pool, whose engine says so exactly, in the words that clients know.
+    """
+    lacking = [missing(pool, ask.needs) for pool in pools]
+    fits = [pool for pool, feature in zip(pools, lacking, strict=True) if feature is None]
+    if fits:
+        return fits
+    long = [p for p, feature in zip(pools, lacking, strict=True) if feature == LENGTH and not p.speculative]
+    if long:
+        return [max(long, key=lambda pool: (pool.available, pool.max_model_len or 0))]
+    if not pools:
+        raise Unavailable(f"Model '{ask.model}' has no pool.", code="no_pool")
+    why = unfit(pools[0], ask.needs)
+    raise BadRequest(
+        f"No pool of model '{ask.model}' can serve this request: pool '{pools[0].name}' {why}.",
+        param=lacking[0] if lacking[0] != LENGTH else "messages",
+        code="unsupported",
+    )
+
+
+def _output_tokens(ask: Ask) -> float:
     tokens = ask.score.output_tokens
     if ask.needs.max_tokens is not None:
         tokens = min(tokens, float(ask.needs.max_tokens))
-    tokens = max(1.0, tokens)
-    estimates = {
-        pool.name: curves.expected(
-            pool, score=ask.score, temperature=ask.needs.temperature, tenant=ask.tenant, model=ask.model, template=ask.template, now=now
-        )
-        for pool in fits
-        if pool.speculative
-    }
-    lengths = {pool.name: estimates[pool.name].mean if pool.speculative else 1.0 for pool in fits}
-    priced = {pool.name: price(pool, tokens, lengths[pool.name], curves.settings.expected_output_tokens) for pool in up}
-    baseline = [pool for pool in up if not pool.speculative]
-    speculative = [pool for pool in up if pool.speculative]
-    _, seconds, dollars = priced[(baseline or up)[0].name]
-    reference = (seconds, dollars)
-    worth = {name: objective(queue + slot, cost, ask.cost_weight, reference) for name, (queue, slot, cost) in priced.items()}
-    order = sorted(up, key=lambda pool: worth[pool.name])
-    best = order[0]
-    needed, theta, expected = 1.0, 0.0, 1.0
-    if speculative:
-        first = min(speculative, key=lambda pool: worth[pool.name])
-        expected = lengths[first.name]
-        if baseline:
-            bar = min(worth[pool.name] for pool in baseline)
-            needed = break_even(
-                first, output_tokens=tokens, weight=ask.cost_weight, reference=reference, bar=bar, queue=priced[first.name][0]
-            )
-            theta = curves.threshold(first, ask.needs.temperature, needed, now, factor=estimates[first.name].factor)
-    reason = "only_pool" if len(up) == 1 else "predictable" if best.speculative else "unpredictable"
-    if len(up) == 1 and len(fits) < len(pools):
-        reason = "constraint"
-    elif len(up) < len(fits):
-        reason = "pool_down"
-    forced = ask.route if ask.route in ("speculative", "baseline") else ask.policy if ask.policy in ("speculative", "baseline") else None
-    explored, propensity, shadow = False, 1.0, None
-    if forced is not None:
-        wanted = [pool for pool in order if pool.speculative == (forced == "speculative")]
-        if wanted:
-            order = wanted + [pool for pool in order if pool not in wanted]
-            reason = "header" if ask.route == forced else "policy"
-    elif ask.policy == "shadow":
-        shadow = best.name
-        order = [pool for pool in order if not pool.speculative] + [pool for pool in order if pool.speculative]
-        reason = "shadow"
-    elif ask.explore and len(order) > 1 and speculative and baseline:
-        share = curves.settings.explore_near if abs(expected / needed - 1.0) < 0.2 else curves.settings.explore_far
-        explored = chance() < share
-        propensity = share if explored else 1.0 - share
-        if explored:
-            other = next(pool for pool in order if pool.speculative != best.speculative)
-            order = [other, *(pool for pool in order if pool is not other)]
-            reason = "explore"
-    options = tuple(
-        Option(pool.name, *_seen(priced.get(pool.name)), lengths.get(pool.name, 1.0), unfit(pool, ask.needs) or pool.why_unavailable)
-        for pool in pools
-    )
-    sign = "≥" if expected >= needed else "<"
-    detail = (
-        f"expected {expected:.2f} tokens per step {sign} break-even {needed:.2f}" if speculative and baseline and needed < NEVER else reason
-    )
-    return Plan(
-        pools=tuple(pool.name for pool in order), reason=reason, detail=detail, score=ask.score.value, threshold=theta,
-        break_even=needed, expected=expected, propensity=propensity, explored=explored, shadow=shadow, options=options, output_tokens=tokens,
-    )
+    return max(1.0, tokens)
 
 
-def _seen(priced: tuple[float, float, float] | None) -> tuple[float, float]:
-    return (0.0, 0.0) if priced is None else (priced[0] + priced[1], priced[2])
+def _nobody(ask: Ask, found: Sequence[Bid]) -> str:
+    whys = "; ".join(f"'{bid.pool.name}': {bid.pool.why_unavailable or 'no live replica'}" for bid in found)
+    return f"No pool of model '{ask.model}' is available ({whys})."
+
+
+def _objective(bid: Bid) -> float:
+    return bid.full
+
+
+def _best(up: Sequence[Bid]) -> Bid:
+    """Return the bid with the best objective, where a speculative one must reach its steadied break-even."""
+    if len(up) == 1:
+        return up[0]
+    baseline = [bid for bid in up if not bid.pool.speculative]
+    winning = [bid for bid in up if bid.pool.speculative and bid.wins]
+    return min(winning or baseline or up, key=_objective)
+
+
+def _why(winner: Bid, found: Sequence[Bid], pools: Sequence[PoolView]) -> Reason:
+    kinds = {pool.speculative for pool in pools}
+    if len(kinds) == 1:
+        return "only_pool"
+    if len({bid.pool.speculative for bid in found}) == 1:
+        return "constraint"
+    ideal = min(found, key=lambda bid: bid.idle)
+    if ideal.pool.speculative != winner.pool.speculative:
+        if not ideal.up:
+            return "guard" if ideal.pool.guard else "pool_down"
+        if ideal.queue > 0.0:
+            return "pool_full"
+        if ideal.reload > 0.0:
+            return "affinity"
+    return "predictable" if winner.pool.speculative else "unpredictable"
+
+
+def _forced(wanted: str, winner: Bid, up: Sequence[Bid], ask: Ask, reason: Reason) -> tuple[Bid, Reason]:
+    """Return the best pool of the wanted kind; the reason stays that of the winner when there is none."""
+    kind = [bid for bid in up if bid.pool.speculative == (wanted == "speculative")]
+    if not kind:
+        return winner, reason if reason in ("constraint", "guard", "only_pool") else "pool_down"
+    return min(kind, key=_objective), "header" if ask.route == wanted else "policy"
+
+
+def _considered(found: Sequence[Bid], winner: Bid) -> Bid | None:
+    """Return the speculative bid that the decision was about: the winner, or the best that lost."""
+    if winner.pool.speculative:
+        return winner
+    return min((bid for bid in found if bid.pool.speculative), key=_objective, default=None)
+
+
+def _threshold(seen: Bid | None, ask: Ask, curves: Curves, now: float) -> float:
+    if seen is None or seen.estimate is None:
+        return 1.0
+    return curves.threshold(seen.pool, ask.needs.temperature, seen.needed, now, factor=seen.estimate.factor)
+
+
+def _options(ask: Ask, pools: Sequence[PoolView], found: Sequence[Bid]) -> tuple[Option, ...]:
+    by_name = {bid.pool.name: bid for bid in found}
+    options = []
+    for pool in pools:
+        bid = by_name.get(pool.name)
+        if bid is not None and bid.up:
+            options.append(Option(pool.name, bid.seconds, bid.cost, bid.length))
+        elif bid is not None:
+            options.append(Option(pool.name, 0.0, 0.0, bid.length, pool.why_unavailable or "no live replica"))
+        else:
+            options.append(Option(pool.name, 0.0, 0.0, 1.0, unfit(pool, ask.needs)))
+    return tuple(options)
