@@ -42,8 +42,10 @@ fmt: $(READY) ## Format, and mend what can be mended safely
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-bench: $(READY) ## Time what every call pays, as one line of JSON each
+bench: $(READY) ## Measure what a call pays, step by step and beside peers; ARGS="--quick" takes minutes
 	$(BIN)/python -m bench.path
+	$(BIN)/python -m bench.ledger
+	$(BIN)/python -m bench.overhead $(ARGS)
 
 lab: $(LAB_READY) ## Build .lab, an environment of its own with a real vLLM for the CPU (4 GB)
 
@@ -60,7 +62,7 @@ audit: $(READY) ## Ask the vulnerability database about what serving needs
 	$(BIN)/pip-audit --requirement requirements/serve.txt --no-deps --disable-pip
 
 clean: ## Remove all that make has built
-	rm -rf .venv .lab tests/node/node_modules build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .lab bench/.cache tests/node/node_modules build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -r {} +
 
 $(READY): requirements/dev.txt pyproject.toml
