@@ -20,10 +20,15 @@ _END = re.compile(
     rb"|(?P<failure>data: ?\{\"error\"|event: ?(?:error|response\.failed)))"
 )
 _COLON = 58  # a line that begins with one is a comment
-_MARKS = {"responses": b".delta\n", "messages": b"event: content_block_delta"}  # text, reasoning, arguments alike
+_MARKS = {
+    "responses": b".delta",
+    "messages": b"content_block_delta",
+}  # end the names of events with tokens, of any kind
 _TOOLS = {"responses": b"event: response.function_call", "messages": b'"input_json_delta"'}
 _SEQUENCE = re.compile(rb'"sequence_number": ?(\d+)')
 _DATA = re.compile(rb"(?:^|[\r\n])data: ?([^\r\n]*)")
+_NO_TEXT = re.compile(rb'"content": ?(?:""|null)')
+_REASONING = re.compile(rb'"reasoning(?:_content)?": ?"')
 
 
 class EventTooLarge(Exception):
@@ -93,11 +98,12 @@ class Reader:
             if not data:
                 return b""
         if not self.events:
-            self._look_at_first(data)
+            first = next((event for event in _events(data) if b"data:" in event), b"")
+            self.silent_first = b'"role"' in first and _NO_TEXT.search(first) is not None
         self._count(data)
         if b'"finish_reason":"' in data or b'"finish_reason": "' in data:
             self.finished = True
-        if self._tools in data:
+        if self._tools in data or (b'"reasoning' in data and _REASONING.search(data)):
             self.swallowed = True
         self._last = data
         if b'"usage"' in data:
@@ -118,8 +124,8 @@ class Reader:
         return int(numbers[-1]) + 1 if numbers else 0
 
     def _count(self, data: bytes) -> None:
-        if self._mark:
-            self.events += data.count(self._mark)
+        if self._mark:  # in an event's data a quote follows
+            self.events += data.count(self._mark + b"\n") + data.count(self._mark + b"\r")
         elif b"\r" in data or b"\n:" in data or data[0] == _COLON:  # CRLF, or comments, which are not events
             self.events += sum(b"data:" in event for event in _events(data))
         else:
@@ -134,11 +140,6 @@ class Reader:
         if len(self._carry) > self._max:
             raise EventTooLarge(f"an event of over {self._max} bytes")
         return data[:cut]
-
-    def _look_at_first(self, data: bytes) -> None:
-        event = next(_events(data), b"")
-        self.silent_first = b'"content":""' in event and b'"role"' in event
-        self.swallowed = b'"reasoning' in data
 
     def _look_for_end(self, data: bytes) -> bytes:
         """Note an end or a failure; an end after a failure is taken out."""

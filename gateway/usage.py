@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -55,7 +54,6 @@ class _Message(msgspec.Struct):
     metrics: _Metrics | None = None
     response: _Inner | None = None  # responses: response.completed
     message: _Inner | None = None  # messages: message_start
-    error: Any = None
 
 
 _decode = msgspec.json.Decoder(_Message).decode
@@ -68,7 +66,6 @@ class Told:
     usage: Usage | None = None
     speculation: Speculation | None = None
     only_usage: bool = False
-    error: bool = False
 
 
 def read(data: bytes, before: Usage | None = None) -> Told:
@@ -80,7 +77,7 @@ def read(data: bytes, before: Usage | None = None) -> Told:
     inner = message.response or message.message
     counts = message.usage or (inner.usage if inner else None)
     metrics = message.metrics or (inner.metrics if inner else None)
-    told = Told(error=message.error is not None)
+    told = Told()
     if counts is not None:
         told.usage = Usage(
             _first(counts.prompt_tokens, counts.input_tokens, before.prompt_tokens if before else 0),
