@@ -417,6 +417,35 @@ async def test_a_defect_does_not_end_the_loop() -> None:
     assert await total(store) == 1
 
 
+class Sizes(Tally):
+    """A learner that notes how much it is told at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def merge(self, deltas: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
+        """Note, then merge."""
+        self.sizes.append(sum(map(len, deltas.values())))
+        super().merge(deltas)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+async def test_a_large_snapshot_comes_in_small_parts(kind: str, tmp_path: Path, server: RedisServer) -> None:
+    """What was learned under thousands of keys, of any characters, arrives whole and never holds the loop for long."""
+    store = store_in(kind, tmp_path, server)
+    keys = {f'["é\n{i}",{i}]': [0.1 * i, 1.0] for i in range(3000)}
+    await store.append("other", 0, (Batch(1, deltas={"curve": keys}),))
+    ledger, outbox = open_ledger(None)
+    curves = Sizes()
+    settlement = Settlement(store=store, ledger=ledger, outbox=outbox, curves=curves)
+    await settlement.flush()
+    await settlement.stop()
+
+    assert curves.known == {"curve": keys}
+    assert max(curves.sizes) <= 200
+
+
 def pushed(origin: str, seq: int, previous: int, *numbers: float) -> Push:
     """Return a push of one key."""
     return Push(origin, seq, previous, {"c": {"a": list(numbers)}})

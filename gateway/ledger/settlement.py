@@ -18,6 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, Protocol, TypeVar
 
 from gateway.ledger.ledger import Ledger
@@ -31,6 +32,7 @@ _log: Final = logging.getLogger("draftlane.settlement")
 _CHUNK: Final = 64  # batches per delivery: a few milliseconds of Redis' time
 _CHUNKS: Final = 50  # deliveries per origin and round, an hour's batches: others get their turn
 _ADOPT_SECONDS: Final = 10.0
+_MERGED_AT_ONCE: Final = 200  # keys: about a millisecond
 _RECEIPTS: Final = 1000  # shared per round
 _START_SECONDS: Final = 2.0  # that starting waits for what others have learned
 _STOP_SECONDS: Final = 5.0  # that stopping waits for the Store
@@ -254,19 +256,23 @@ class Settlement:
     async def _learn(self) -> None:
         follower = self._follower
         if not follower.astray:
-            self._merge(follower.absorb(await self._store.pull(follower.position)))
+            await self._merge(follower.absorb(await self._store.pull(follower.position)))
         if follower.astray:
             snapshot = await self._store.snapshot()
             journalled = await self._in_thread(self._outbox.after, self._outbox.origin, follower.seen_own, 1_000_000)
             own = {batch.seq: batch for batch in (*journalled, *self._bypassed)}
-            self._merge(follower.compare(snapshot, own.values()))
+            await self._merge(await self._in_thread(follower.compare, snapshot, own.values()))
         self._bypassed = [
             batch for batch in self._bypassed if batch.seq > follower.seen_own and any(batch.deltas.values())
         ]
 
-    def _merge(self, news: Deltas) -> None:
-        if news:
-            self._curves.merge(news)
+    async def _merge(self, news: Deltas) -> None:
+        """Merge a little at a time: calls go on in between, and on a busy gateway a snapshot holds many thousand keys."""
+        for namespace, keys in news.items():
+            waiting = iter(keys.items())
+            while part := dict(islice(waiting, _MERGED_AT_ONCE)):
+                self._curves.merge({namespace: part})
+                await asyncio.sleep(0)
 
     async def _share(self) -> None:
         if not self._sharing:

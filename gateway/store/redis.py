@@ -6,6 +6,7 @@ caller's affair. Nothing is kept here that Redis could contradict.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from math import ceil, isfinite
 from typing import Final, TypeVar, cast
@@ -36,9 +37,11 @@ TIMEOUT_SECONDS: Final = 2.0  # far above a healthy answer, far below what would
 _SEPARATOR: Final = scripts.SEPARATOR
 
 _encode: Final = msgspec.json.Encoder().encode
+_list: Final = msgspec.json.Decoder(list[str]).decode
 _deltas: Final = msgspec.json.Decoder(dict[str, dict[str, list[float]]]).decode
 
 Result = TypeVar("Result")
+Text = TypeVar("Text", str, bytes)
 Argument = str | bytes | int | float
 
 
@@ -115,11 +118,8 @@ class RedisStore:
         epoch = await self._epoch()
         keys = [self._key(name) for name in ("learned", "origins", "pushes")]
         learned, origins, position = await _answer(self._snapshot(keys=keys))
-        sums: Sums = {}
-        for field, numbers in _pairs(learned):
-            namespace, _, key = field.decode().partition(_SEPARATOR)
-            sums.setdefault(namespace, {})[key] = [float(number) for number in numbers.split()]
-        return Snapshot(epoch, position.decode(), {origin.decode(): int(seq) for origin, seq in _pairs(origins)}, sums)
+        applied = {origin: int(seq) for origin, seq in _pairs(_strings(origins))}
+        return Snapshot(epoch, position.decode(), applied, await asyncio.to_thread(_sums, learned))
 
     async def lease(self, key: str, amount: float, *, limit: float, ttl: float) -> Grant:
         """Take from a counter within its limit, or give back."""
@@ -182,6 +182,19 @@ def _rows(day: str, amounts: Mapping[bytes, bytes]) -> list[Row]:
     return [Row(day, tenant, model, pool, measures) for (tenant, model, pool), measures in sorted(sums.items())]
 
 
+def _sums(learned: bytes) -> Sums:
+    sums: Sums = {}
+    for field, numbers in _pairs(_strings(learned)):
+        namespace, _, key = field.partition(_SEPARATOR)
+        sums.setdefault(namespace, {})[key] = [float(number) for number in numbers.split()]
+    return sums
+
+
+def _strings(text: bytes) -> list[str]:
+    """Return a list that Lua has encoded; its empty table is an object."""
+    return [] if text == b"{}" else _list(text)
+
+
 def _push(fields: Sequence[bytes]) -> Push:
     by_name = dict(_pairs(fields))
     return Push(
@@ -189,5 +202,5 @@ def _push(fields: Sequence[bytes]) -> Push:
     )
 
 
-def _pairs(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+def _pairs(flat: Sequence[Text]) -> Iterator[tuple[Text, Text]]:
     return zip(flat[::2], flat[1::2], strict=True)

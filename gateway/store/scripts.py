@@ -79,11 +79,12 @@ end
 return last
 """
 
-# KEYS: learned, origins, pushes. Returns the learned fields, the origins and the newest position, of one moment.
+# KEYS: learned, origins, pushes. Returns the learned fields and the origins as JSON lists of names and values in turn,
+# and the newest position, of one moment. One long string is read a hundred times faster than many short ones.
 SNAPSHOT: Final = """
 local newest = redis.call('XREVRANGE', KEYS[3], '+', '-', 'COUNT', 1)
 local position = #newest > 0 and newest[1][1] or '0-0'
-return {redis.call('HGETALL', KEYS[1]), redis.call('HGETALL', KEYS[2]), position}
+return {cjson.encode(redis.call('HGETALL', KEYS[1])), cjson.encode(redis.call('HGETALL', KEYS[2])), position}
 """
 
 # KEYS: pushes. ARGV: position. Returns the pushes after it, the newest position, and whether none was dropped between.
