@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gateway.routing import Plan
     from gateway.sse import Reader
     from gateway.tenants import Admission, Tenant
-    from gateway.upstream import Stream
+    from gateway.upstream import Attempt, Stream
     from gateway.wire import Call
 
 Sink = Callable[[Finished], None]
@@ -54,6 +54,7 @@ class Exchange:
     admission: Admission | None = None
     score: Score | None = None
     plan: Plan | None = None
+    attempt: Attempt | None = None  # the last request that went out
     stream: Stream | None = None
     reader: Reader | None = None
     usage: Usage | None = None
@@ -87,6 +88,10 @@ class Exchange:
             except Exception:  # noqa: BLE001 - one sink that fails must not take the others along
                 _log.exception("a sink failed on call %s", self.request_id)
 
+    def sent(self, attempt: Attempt) -> None:
+        """Note a request that went out to an engine."""
+        self.attempt = attempt
+
     def mark(self, phase: str) -> None:
         """Note that a phase of the gateway's own work has ended."""
         self.marks[phase] = self.clock()
@@ -114,12 +119,14 @@ class Exchange:
         return found
 
     def _finish(self, ended: float) -> Finished:
-        call, plan, stream = self.call, self.plan, self.stream
+        call, plan, stream, place = self.call, self.plan, self.stream, self.stream or self.attempt
         seen = self._observe()
         usage = self.usage
-        estimated = 0 if usage else self._estimated_tokens()
-        slot_seconds = ended - stream.sent_at if stream else 0.0
-        cost = attributed(slot_seconds, stream.pool.price_per_slot_second) if stream else 0.0
+        estimated = 0 if usage and usage.completion_tokens else self._estimated_tokens()
+        completion_tokens = estimated or (usage.completion_tokens if usage else 0)
+        # An engine that did not answer is on nobody's bill; one whose answer a client did not wait for has worked.
+        slot_seconds = ended - place.sent_at if place and (stream or self.outcome == "client_gone") else 0.0
+        cost = attributed(slot_seconds, place.pool.price_per_slot_second) if place else 0.0
         return Finished(
             request_id=self.request_id,
             time=time.time() - (ended - self.started),
@@ -132,12 +139,12 @@ class Exchange:
             status=self.status,
             outcome=self.outcome,
             error=self.error,
-            pool=stream.pool.name if stream else "",
-            replica=stream.replica.name if stream else "",
-            revision=stream.pool.config.revision if stream else "",
-            speculative=bool(stream and stream.pool.config.speculative),
-            attempts=stream.attempts if stream else 0,
-            running=stream.running if stream else 0,
+            pool=place.pool.name if place else "",
+            replica=place.replica.name if place else "",
+            revision=place.pool.config.revision if place else "",
+            speculative=bool(place and place.pool.config.speculative),
+            attempts=place.attempts if place else 0,
+            running=place.running if place else 0,
             reason=plan.reason if plan else "",
             detail=plan.detail if plan else "",
             score=plan.score if plan else None,
@@ -153,8 +160,8 @@ class Exchange:
             temperature=call.temperature if call else None,
             prompt=call.body[:_PROMPT_BYTES].decode(errors="replace") if call and self.keeps_prompt else "",
             prompt_tokens=usage.prompt_tokens if usage else (call.view.prompt_tokens if call and estimated else 0),
-            completion_tokens=usage.completion_tokens if usage else estimated,
-            usage_source="engine" if usage else "events" if estimated else "none",
+            completion_tokens=completion_tokens,
+            usage_source="events" if estimated else "engine" if usage else "none",
             duration=ended - self.started,
             ttft=stream.first_byte_at - self.started if stream and call and call.stream else None,
             overhead=self._overhead(stream),
@@ -165,7 +172,7 @@ class Exchange:
             biased=seen.biased,
             slot_seconds=slot_seconds,
             cost_usd=cost,
-            counterfactual=self._elsewhere(usage.completion_tokens if usage else estimated, cost),
+            counterfactual=self._elsewhere(completion_tokens, cost),
         )
 
     def _elsewhere(self, tokens: int, paid: float) -> dict[str, float]:

@@ -78,9 +78,9 @@ class Pipeline:
             stream=call.stream,
             prefer=place.replica if place else "",
         )
-        exchange.stream = await live.upstream.open(
-            plan.pools, out
-        )  # 502 503 504; fails over before the first byte only
+        exchange.stream = await live.upstream.open(  # 502 503 504; fails over before the first byte only
+            plan.pools, out, exchange.sent
+        )
         live.mirror.consider(exchange, out, live.config.routing.shadow_share)
         return exchange.stream
 
@@ -110,6 +110,7 @@ class Pipeline:
                 stream=False,
                 idempotent=method in (b"GET", b"HEAD"),
             ),
+            exchange.sent,
         )
         return exchange.stream
 

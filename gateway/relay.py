@@ -128,7 +128,8 @@ async def _copy_events(exchange: Exchange, stream: Stream, send: Send, watch: Wa
         failure = BadGateway(f"The engine sent {error}.", code="event_too_large"), "truncated"
         reply.abort()
     exchange.usage, exchange.speculation = reader.usage, reader.speculation
-    finished = call is None or (reader.finished and "n" not in call.features)  # of several, one says nothing of the rest
+    # Of several choices, the end of one says nothing of the rest.
+    finished = call is None or (reader.finished and "n" not in call.features)
     if reader.failed:
         exchange.fail(_REPORTED, "truncated" if reader.events else "engine_error")
         rest = b""

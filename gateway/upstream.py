@@ -46,17 +46,23 @@ class Outgoing:
 
 
 @dataclass(slots=True, kw_only=True)
-class Stream:
-    """An opened reply. Owns the lease: `close()` gives it back and drops what is still coming; idempotent."""
+class Attempt:
+    """One request as it went out; `attempts` counts those of its call, itself included."""
 
     pool: Pool
     replica: Replica
-    reply: Reply
-    lease: Lease
     running: int  # on the replica when the request went out, itself included
     sent_at: float
-    first_byte_at: float
     attempts: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Stream(Attempt):
+    """An opened reply. Owns the lease: `close()` gives it back and drops what is still coming; idempotent."""
+
+    reply: Reply
+    lease: Lease
+    first_byte_at: float
 
     def close(self) -> None:
         """Release the replica; aborts the engine's work unless the reply is complete."""
@@ -88,6 +94,7 @@ class Budget:
 class _Tries:
     """What one call has tried, and the best answer to give if nothing works."""
 
+    sent: Callable[[Attempt], None]
     count: int = 0
     replicas: list[Replica] = field(default_factory=list)
     refused: Stream | None = None
@@ -118,15 +125,17 @@ class Upstream:
         """Take over reloaded limits."""
         self._limits = limits
 
-    async def open(self, pools: Sequence[str], out: Outgoing) -> Stream:
-        """Return the first usable reply from the pools, tried in order.
+    async def open(
+        self, pools: Sequence[str], out: Outgoing, sent: Callable[[Attempt], None] = lambda _: None
+    ) -> Stream:
+        """Return the first usable reply from the pools, tried in order; `sent` hears of each request that goes out.
 
         An engine's own error reply is returned as a stream like any other when no pool does better.
 
         Raises:
             BadGateway, UpstreamTimeout, Unavailable: nothing answered.
         """
-        tries = _Tries()
+        tries = _Tries(sent)
         try:
             for name in pools:
                 pool = self._pools[name]
@@ -185,7 +194,7 @@ class Upstream:
         loop = asyncio.get_running_loop()
         lease = Lease(replica, loop.time())
         try:
-            stream = await self._send(pool, replica, lease, out, tries.count)
+            stream = await self._send(pool, replica, lease, out, tries)
         except Silent as error:
             lease.release()
             replica.breaker.failure(loop.time(), self._chance())
@@ -234,7 +243,7 @@ class Upstream:
         reply.unread(data)
         return data
 
-    async def _send(self, pool: Pool, replica: Replica, lease: Lease, out: Outgoing, attempt: int) -> Stream:
+    async def _send(self, pool: Pool, replica: Replica, lease: Lease, out: Outgoing, tries: _Tries) -> Stream:
         """Send, and wait for the first bytes of a stream or the whole of any other reply.
 
         Raises:
@@ -245,7 +254,8 @@ class Upstream:
         if pool.authorization is not None:
             headers = [*headers, (b"authorization", pool.authorization)]
         body = out.body_for(pool.config.served_model)
-        sent_at = asyncio.get_running_loop().time()
+        sent_at, running = asyncio.get_running_loop().time(), replica.running
+        tries.sent(Attempt(pool=pool, replica=replica, running=running, sent_at=sent_at, attempts=tries.count))
         limit = limits.first_byte_seconds if out.stream else limits.total_seconds
         try:
             async with asyncio.timeout(limit):
@@ -259,10 +269,10 @@ class Upstream:
             replica=replica,
             reply=reply,
             lease=lease,
-            running=replica.running,
+            running=running,
             sent_at=sent_at,
             first_byte_at=first_at,
-            attempts=attempt,
+            attempts=tries.count,
         )
 
     async def _request(self, client: Client, out: Outgoing, headers: list[tuple[bytes, bytes]], body: bytes) -> Reply:
