@@ -72,7 +72,7 @@ class Api:
         if path in _BOTH_PORTS:
             return True
         for_operators = path.startswith("/draftlane/") or path == "/metrics"
-        return for_operators == (scope["server"][1] == self._admin_port)
+        return for_operators == bool(scope["server"][1] == self._admin_port)
 
     async def _call(self, scope: Scope, receive: Receive, send: Send, endpoint: Endpoint | None) -> None:
         live = self._pipeline.live

@@ -35,6 +35,8 @@ def unpack(body: bytes, encoding: bytes, max_bytes: int) -> bytes:
         raise TooLarge(f"The unpacked request body is over {max_bytes} bytes.", code="request_too_large")
     if not unpacker.eof:
         raise _broken("is cut short")
+    if unpacker.unused_data:
+        raise _broken("goes on behind its end")
     return plain
 
 

@@ -39,7 +39,7 @@ class Learning:
         if finished.outcome != "ok" or not finished.pool or finished.pool not in self._pools:
             return
         pool = self._pools[finished.pool]
-        if finished.ttft is not None and finished.stream:
+        if finished.ttft is not None and finished.attempts == 1:  # else the time of other attempts is in it
             pool.saw_ttft(finished.ttft)
         if finished.biased or finished.acceptance is None or finished.steps is None:
             return
