@@ -12,6 +12,7 @@ COMMANDS = {
     "check": "gateway.check",
     "explain": "gateway.explain_cli",
     "engine": "gateway.engine.cli",
+    "ledger": "gateway.ledger.cli",
 }
 
 
