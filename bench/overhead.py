@@ -174,6 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the headline figures as one JSON object")
     parser.add_argument("--markdown", action="store_true", help="print the table of the README")
     parser.add_argument("--systems", help="only these, comma-separated: " + ", ".join(BY_NAME))
+    parser.add_argument("--workloads", help="only these, comma-separated: " + ", ".join(each.name for each in FULL))
     parser.add_argument("--rounds", type=int, help="rounds (default: 5, quick 3)")
     parser.add_argument("--out", type=Path, help="write all figures to this file as JSON")
     parser.add_argument("--plot", type=Path, help="draw them into this file (.svg or .png)")
@@ -183,8 +184,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := [name for name in wanted if name not in BY_NAME and name != DIRECT]:
         parser.error(f"no such system: {', '.join(unknown)}; there are {', '.join(BY_NAME)}")
     systems = [system for system in SYSTEMS if system.name in wanted]
+    workloads = QUICK if args.quick else FULL
+    if args.workloads:
+        workloads = tuple(each for each in workloads if each.name in args.workloads.split(","))
     began = time.monotonic()
-    result = course(systems, QUICK if args.quick else FULL, args.rounds or (3 if args.quick else 5))
+    result = course(systems, workloads, args.rounds or (3 if args.quick else 5))
     _say(f"took {time.monotonic() - began:.0f} s")
     _report(result, args)
     return 1 if result["faults"] else 0

@@ -58,7 +58,7 @@ def running(system: System, core: int, engine: int, directory: Path) -> Iterator
             start_new_session=True,
         )
         try:
-            port = int(_first_line(process).split()[-1]) if system.announces else place.port
+            port = _announced(process) if system.announces else place.port
             started = Running(system, version, place, port, process.pid, 0.0)
             _await_answer(process, started, log)
             yield Running(system, version, place, port, process.pid, time.monotonic() - began)
@@ -66,12 +66,12 @@ def running(system: System, core: int, engine: int, directory: Path) -> Iterator
             _stop(process)
 
 
-def _first_line(process: subprocess.Popen[bytes]) -> bytes:
+def _announced(process: subprocess.Popen[bytes]) -> int:
     assert process.stdout is not None
-    line: bytes = process.stdout.readline()
-    if not line:
-        raise Absent("it ended before it listened")
-    return line
+    for line in process.stdout:
+        if line.startswith(b"listening "):
+            return int(line.split()[1])
+    raise Absent("it ended before it listened")
 
 
 def _await_answer(process: subprocess.Popen[bytes], started: Running, log: Path) -> None:

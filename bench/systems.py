@@ -7,6 +7,7 @@ bench/.cache/NAME, nothing on the machine itself; what cannot be installed raise
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -52,7 +53,7 @@ class System:
     """One way from the load to the engine.
 
     `command` makes the command line, after `install` has made what it needs and returned the version. `announces`: the
-    system chooses its own port and prints it as the last word of its first line. `rewrites`: it does not pass the
+    system chooses its own port and prints a line "listening PORT". `rewrites`: it does not pass the
     engine's bytes on unchanged. `light`: it is so slow that the heaviest workloads would only measure its queue.
     """
 
@@ -103,11 +104,12 @@ def _python(name: str, requirement: str) -> Callable[[], str]:
 
 def _portkey() -> str:
     def steps(directory: Path) -> None:
-        npm = shutil.which("npm") or "npm"
-        _run(
-            [npm, "install", "--silent", "--no-audit", "--no-fund", f"@portkey-ai/gateway@{VERSIONS['portkey']}"],
-            directory,
-        )
+        wanted = {
+            "dependencies": {"@portkey-ai/gateway": VERSIONS["portkey"]},
+            "overrides": {"@hono/node-server": "1.13.8"},  # with later ones its streams fail: "Headers are immutable"
+        }
+        (directory / "package.json").write_text(json.dumps(wanted))
+        _run([shutil.which("npm") or "npm", "install", "--silent", "--no-audit", "--no-fund"], directory)
 
     return _once("portkey", VERSIONS["portkey"], steps)
 

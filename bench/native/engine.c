@@ -176,6 +176,7 @@ static int serve(Connection *c) {
         char *end = memmem(c->in, c->used, "\r\n\r\n", 4);
         if (!end) return c->used < HEAD_MAX;
         *end = 0;
+        if (!strstr(c->in, " HTTP/1.1")) return 0; /* who tries HTTP/2 first is told so by the end of the connection */
         char *body = end + 4, *length = strcasestr(c->in, "\ncontent-length:");
         size_t have = c->used - (body - c->in), size = length ? strtoul(length + 16, NULL, 10) : 0, taken = size;
         if (strcasestr(c->in, "\nexpect: 100-continue")) put(c, "HTTP/1.1 100 Continue\r\n\r\n", 25);
