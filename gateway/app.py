@@ -6,38 +6,34 @@ import asyncio
 import gc
 import logging
 import os
+import random
 import time
 from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
-import httpx
 from prometheus_client import CollectorRegistry
 
 from classifier.scorer import Scorer
 from gateway import operators, state
 from gateway.api import Api, ASGIApp
+from gateway.beside import Beside
 from gateway.config import Config, ConfigError, key_digest, load
 from gateway.conversations import Conversations
 from gateway.embedded import with_urls
 from gateway.exchange import Sink
-from gateway.health import HealthChecks
-from gateway.learning import Learning, SharedCurves
-from gateway.ledger import Receipts, Settlement, journal_directory, open_ledger
-from gateway.ledger.receipts import decode
+from gateway.learning import Learning
 from gateway.log import CallLog
 from gateway.metrics import Metrics, Share
 from gateway.metrics.share import CONTENT_TYPE
 from gateway.mirror import Mirror
 from gateway.pipeline import Live, Pipeline
-from gateway.pools import REPLICA_STATES, Pools
+from gateway.pools import Pools
 from gateway.routing import REASONS, Curves, Settings
-from gateway.scrape import Scrape
-from gateway.store import Store, open_store
+from gateway.routing.thresholds import Thresholds
 from gateway.tenants import Headers, Tenants
 from gateway.upstream import Upstream
 
-GAUGE_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
@@ -69,43 +65,18 @@ class Gateway:
         self._env = env
         self.draining = False
         self.started_at = time.time()
+        self.on_start: Callable[[], None] | None = None
         config = with_urls(config, self._embedded)
-        pools = Pools(config, env)
-        scorer = Scorer.load(Path(config.classifier.artefact) if config.classifier.artefact else None)
-        curves = Curves(scorer.prior_curve, _settings(config))
         self.metrics = Metrics(CollectorRegistry(), config, reasons=REASONS)
-        upstream = Upstream(pools, config.limits)
-        learning, conversations = Learning(pools, curves), Conversations()
-        self._mirror = Mirror(upstream, [self.metrics.finished, learning], config.limits)
-        self.pipeline = Pipeline(
-            Live(
-                config=config,
-                tenants=Tenants(config, env),
-                scorer=scorer,
-                pools=pools,
-                curves=curves,
-                upstream=upstream,
-                conversations=conversations,
-                mirror=self._mirror,
-                clock=time.monotonic,
-            )
-        )
+        live = _build(config, env, self.metrics)
+        self.pipeline = Pipeline(live)
         self._call_log = CallLog() if config.server.log == "json" else None
-        sinks: list[Sink] = [self.metrics.finished, learning, conversations]
+        sinks: list[Sink] = [self.metrics.finished, live.learning, live.conversations]
         if self._call_log is not None:
             sinks.append(self._call_log)
         self.api = Api(self.pipeline, operators.build(self), sinks, admin_port=admin_port)
         self._app = _with_cors(self.api, config)
-        self.receipts = Receipts()
-        self.api.add_sink(self.receipts.append)
-        self._mirror.add_sink(self.receipts.append)
-        self._settlement: Settlement | None = None
-        self.on_start: Callable[[], None] | None = None
-        self._client: httpx.AsyncClient | None = None
-        self._health: HealthChecks | None = None
-        self._scrape: Scrape | None = None
-        self._store: Store | None = None
-        self._gauges: asyncio.Task[None] | None = None
+        self._beside: Beside | None = None
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         """Serve one ASGI connection."""
@@ -116,55 +87,28 @@ class Gateway:
 
     async def start(self) -> None:
         """Start what runs beside the calls."""
-        self.pipeline.live.clock = asyncio.get_running_loop().time
-        self._client = httpx.AsyncClient()
-        pools = self.pipeline.live.pools
-        self._health = HealthChecks(pools, self._client)
-        self._health.start()
-        self._scrape = Scrape(pools, self._client, clock=self.pipeline.live.clock)
-        self._scrape.start()
-        await self._keep_books()
-        self._gauges = asyncio.create_task(self._keep_gauges())
+        live = self.pipeline.live
+        live.clock = asyncio.get_running_loop().time
+        self._beside = Beside(live, self.metrics, share=self._share, add_sink=self._add_sink, env=self._env)
+        await self._beside.start()
         if self.on_start is not None:
             self.on_start()
         gc.collect()
         gc.freeze()  # a collection then walks the calls' objects only, not the program's
         gc.set_threshold(50_000, 20, 20)
 
-    async def _keep_books(self) -> None:
-        """Open the ledger and its Store; only now, as a journal belongs to one process."""
-        settings = self.pipeline.live.config.store
-        self._store = open_store(settings, self._env)
-        ledger, outbox = open_ledger(journal_directory(settings))
-        self.api.add_sink(ledger.append)
-        self._mirror.add_sink(ledger.append)
-        self._settlement = Settlement(
-            store=self._store,
-            ledger=ledger,
-            outbox=outbox,
-            curves=SharedCurves(self.pipeline.live.curves),
-            receipts=self.receipts,
-            flush_seconds=settings.flush_seconds,
-        )
-        await self._settlement.start()
-
     async def stop(self) -> None:
         """Stop it again; calls that still run are cut."""
-        if self._health is not None:
-            await self._health.stop()
-        if self._gauges is not None:
-            self._gauges.cancel()
-            await asyncio.gather(self._gauges, return_exceptions=True)
-        await self._mirror.stop()
-        if self._scrape is not None:
-            await self._scrape.stop()
-        if self._client is not None:
-            await self._client.aclose()
-        if self._settlement is not None:
-            await self._settlement.stop()
+        await self.pipeline.live.mirror.stop()
+        if self._beside is not None:
+            await self._beside.stop()
         if self._call_log is not None:
             self._call_log.flush()
         self.pipeline.live.pools.close()
+
+    def _add_sink(self, sink: Sink) -> None:
+        self.api.add_sink(sink)
+        self.pipeline.live.mirror.add_sink(sink)
 
     def drain(self) -> None:
         """Announce the end: /readyz turns 503, running and new calls are still served."""
@@ -198,9 +142,11 @@ class Gateway:
         for index, pool in enumerate(config.pools):
             if pool.embedded is not None and len(self._embedded.get(pool.name, ())) != pool.embedded.replicas:
                 found.append(f"pool[{index}].embedded: starting or stopping embedded engines needs a restart")
-        if config.classifier != running.classifier:
-            found.append("classifier.artefact: changing it needs a restart")
-        return found
+        return found + [
+            f"{section}: changing it needs a restart"
+            for section in ("classifier", "store")
+            if getattr(config, section) != getattr(running, section)
+        ]
 
     def _apply(self, config: Config) -> None:
         live = self.pipeline.live
@@ -233,7 +179,8 @@ class Gateway:
 
     def render_metrics(self, accept: str) -> tuple[bytes, str]:
         """Return the metrics page and its content type."""
-        self._set_gauges()
+        if self._beside is not None:
+            self._beside.set_gauges()
         if self._share is not None:
             return self._share.merged(self.metrics.render()[0]), CONTENT_TYPE
         return self.metrics.render(accept)
@@ -249,32 +196,13 @@ class Gateway:
             "draining": self.draining,
             "running": self.api.running,
             "uptime_seconds": time.time() - self.started_at,
+            "settlement": None if self._beside is None else state.settlement(self._beside.settlement),
             **state.snapshot(self.pipeline.live),
         }
 
     async def receipt(self, request_id: str) -> dict[str, Any] | None:
-        """Return what became of a call, here or in any process over the same Store; None when nobody knows."""
-        found = self.receipts.get(request_id)
-        if found is None and self._store is not None:
-            kept = await self._store.receipt(request_id)
-            found = decode(kept) if kept is not None else None
-        return found
-
-    def _set_gauges(self) -> None:
-        live = self.pipeline.live
-        now = live.clock()
-        for pool in live.pools:
-            counts = dict.fromkeys(REPLICA_STATES, 0)
-            for replica in pool.replicas:
-                counts[replica.state(now)] += 1
-            self.metrics.pool(pool.name, step_seconds=pool.view(now).step_seconds, replicas=counts)
-
-    async def _keep_gauges(self) -> None:
-        while True:
-            self._set_gauges()
-            if self._share is not None:
-                self._share.leave(self.metrics.render()[0])
-            await asyncio.sleep(GAUGE_SECONDS)
+        """Return what became of a call; None when nobody knows."""
+        return await self._beside.settlement.receipt(request_id) if self._beside is not None else None
 
     async def _lifespan(self, receive: Any, send: Any) -> None:
         while True:
@@ -286,6 +214,31 @@ class Gateway:
                 await self.stop()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+
+def _build(config: Config, env: Mapping[str, str], metrics: Metrics) -> Live:
+    """Build what a call meets."""
+    artefact = config.classifier.artefact
+    scorer = Scorer.load(Path(artefact) if artefact else None)
+    curves = Curves(scorer.prior_curve, _settings(config), artefact=scorer.version)
+    pools = Pools(config, env)
+    upstream = Upstream(pools, config.limits)
+    learning = Learning(pools, curves)
+    seed = config.routing.seed
+    return Live(
+        config=config,
+        tenants=Tenants(config, env),
+        scorer=scorer,
+        pools=pools,
+        curves=curves,
+        learning=learning,
+        upstream=upstream,
+        conversations=Conversations(),
+        mirror=Mirror(upstream, [metrics.finished, learning], config.limits),
+        thresholds=Thresholds(),
+        clock=time.monotonic,
+        chance=random.Random(seed).random,
+    )
 
 
 def _settings(config: Config) -> Settings:

@@ -26,60 +26,18 @@ def explain(
     call = wire.parse(body, endpoint or _endpoint(body))  # type: ignore[arg-type]
     model = live.tenants.resolve(who, call.model).name
     score = live.scorer.score(call.view)
-    answer: dict[str, Any] = {
-        "model": model,
-        "tenant": who.name,
-        "endpoint": call.endpoint,
-        "needs": sorted(call.features),
-        "score": {
-            "value": score.value,
-            "acceptance_length": score.acceptance_length,
-            "spread": score.spread,
-            "ngram_acceptance_length": score.ngram_acceptance_length,
-            "output_tokens": score.output_tokens,
-            "artefact": live.scorer.version,
-        },
-        "features": [
-            {"name": part.name, "value": part.value, "effect": part.effect} for part in live.scorer.explain(call.view)
-        ],
-        "template": call.view.template,
-    }
+    told: dict[str, Any] = {"endpoint": call.endpoint, "artefact": live.scorer.version}
     try:
-        plan = routing.plan(
+        return told | routing.explain(
             pipeline.ask(who, model, call, score, None),
             live.pools.view(model, live.clock()),
             live.curves,
+            live.scorer.explain(call.view),
             now=time.time(),
-            chance=_never_explore,
+            published=live.thresholds,
         )
     except GatewayError as error:
-        return answer | {"error": {"status": error.status, "message": error.message}}
-    return answer | {
-        "pool": plan.pools[0],
-        "order": list(plan.pools),
-        "reason": plan.reason,
-        "detail": plan.detail,
-        "threshold": plan.threshold,
-        "break_even": plan.break_even,
-        "expected_acceptance_length": plan.expected,
-        "output_tokens": plan.output_tokens,
-        "propensity": plan.propensity,
-        "shadow": plan.shadow,
-        "options": [
-            {
-                "pool": option.pool,
-                "time_seconds": option.time_seconds,
-                "cost_usd": option.cost_usd,
-                "acceptance_length": option.acceptance_length,
-                "unfit": option.unfit,
-            }
-            for option in plan.options
-        ],
-    }
-
-
-def _never_explore() -> float:
-    return 1.0 - 2**-53
+        return told | {"model": model, "tenant": who.name, "error": {"status": error.status, "message": error.message}}
 
 
 def _tenant(pipeline: Pipeline, name: str | None) -> Tenant:

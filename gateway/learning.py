@@ -45,7 +45,7 @@ class Learning:
             return
         if finished.step_seconds is not None:
             pool.saw_step(finished.step_seconds, finished.running)
-        if finished.speculative and finished.scored is not None:
+        if finished.speculative and finished.scored is not None and pool.verdict.learns:
             self._curves.observe(
                 revision=finished.revision,
                 temperature=finished.temperature,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -20,8 +19,10 @@ if TYPE_CHECKING:
     from classifier.scorer import Score, Scorer
     from gateway.config import Config
     from gateway.exchange import Exchange
+    from gateway.learning import Learning
     from gateway.pools import Pools
     from gateway.routing import Curves, Plan
+    from gateway.routing.thresholds import Thresholds
     from gateway.tenants import Tenant, Tenants
     from gateway.wire import Call, Endpoint
 
@@ -39,18 +40,20 @@ class Live:
     scorer: Scorer
     pools: Pools
     curves: Curves
+    learning: Learning
     upstream: Upstream
     conversations: Conversations
     mirror: Mirror
+    thresholds: Thresholds
     clock: Callable[[], float]  # monotonic seconds, the event loop's
+    chance: Callable[[], float]  # draws from [0, 1)
 
 
 class Pipeline:
     """The way of a call from its headers to an opened stream."""
 
-    def __init__(self, live: Live, *, chance: Callable[[], float] = random.random) -> None:
+    def __init__(self, live: Live) -> None:
         self.live = live
-        self._chance = chance
 
     async def open(self, exchange: Exchange, endpoint: Endpoint, headers: Headers, read_body: Body) -> Stream:
         """Identify, parse, admit, score, plan, open: each step may raise the error that the client gets."""
@@ -124,7 +127,8 @@ class Pipeline:
             live.pools.view(model, live.clock()),
             live.curves,
             now=time.time(),
-            chance=self._chance,
+            chance=live.chance,
+            published=live.thresholds,
         )
 
     def ask(

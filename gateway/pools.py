@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from gateway import http1
 from gateway.breaker import Breaker
 from gateway.config import Config, PoolConfig
+from gateway.routing.guards import FREE
 from gateway.routing.view import PoolView
 
 LEARNING_SHARE = 0.1  # of a new step time in the running estimate: about the last twenty calls
@@ -20,7 +21,7 @@ LEARNING_SHARE = 0.1  # of a new step time in the running estimate: about the la
 class Replica:
     """One engine of a pool."""
 
-    __slots__ = ("breaker", "client", "cool_until", "healthy", "name", "running", "seen_running", "url")
+    __slots__ = ("breaker", "client", "cool_until", "healthy", "name", "others", "running", "url")
 
     def __init__(self, name: str, url: str, client: http1.Client) -> None:
         self.name = name
@@ -30,7 +31,7 @@ class Replica:
         self.healthy = True  # until a health check says otherwise: the first request needs no check before it
         self.cool_until = 0.0  # an engine's Retry-After
         self.running = 0  # calls of this process
-        self.seen_running = 0  # running and waiting by the engine's own count, other gateways' calls included
+        self.others = 0  # calls of other gateways: the engine's own count at the last scrape, less ours then
 
     def __repr__(self) -> str:
         return (
@@ -56,11 +57,11 @@ REPLICA_STATES = ("live", "half-open", "open", "cooling", "unhealthy")
 class Lease:
     """A running request on a replica; released once, by whoever owns the stream."""
 
-    __slots__ = ("_replica",)
+    __slots__ = ("_probe", "_replica")
 
     def __init__(self, replica: Replica, now: float) -> None:
         replica.running += 1
-        replica.breaker.begin(now)
+        self._probe = replica.breaker.begin(now)
         self._replica: Replica | None = replica
 
     def release(self) -> None:
@@ -68,7 +69,8 @@ class Lease:
         replica, self._replica = self._replica, None
         if replica is not None:
             replica.running -= 1
-            replica.breaker.abandon()
+            if self._probe:
+                replica.breaker.abandon()
 
 
 class Pool:
@@ -82,6 +84,7 @@ class Pool:
         self.enabled = not config.disabled
         self.load_factor = 1.0  # observed step time ÷ the configured one at that load
         self.ttft_seconds = config.ttft_seconds
+        self.verdict = FREE  # of the guards, by `steering`
         self._supports = frozenset(config.supports)
         self.price_per_slot_second = config.price_per_hour / 3600.0 / config.slots
 
@@ -93,6 +96,11 @@ class Pool:
         """Requests of this process on all replicas."""
         return sum(replica.running for replica in self.replicas)
 
+    @property
+    def load(self) -> int:
+        """Requests of all gateways on all replicas, as far as known."""
+        return sum(replica.running + replica.others for replica in self.replicas)
+
     def configured_step(self, running_per_replica: float) -> float:
         """Seconds per step by configuration with so many requests running on a replica."""
         busy = min(max(running_per_replica, 1.0), self.config.slots)
@@ -101,7 +109,7 @@ class Pool:
     @property
     def step_seconds(self) -> float:
         """Seconds per step at the load of the moment."""
-        per_replica = self.running / len(self.replicas) if self.replicas else 0.0
+        per_replica = self.load / len(self.replicas) if self.replicas else 0.0
         return self.configured_step(per_replica) * self.load_factor
 
     def saw_step(self, step_seconds: float, running_per_replica: float) -> None:
@@ -116,12 +124,15 @@ class Pool:
     def view(self, now: float) -> PoolView:
         """Return the snapshot that one decision reads."""
         live = sum(replica.usable(now) for replica in self.replicas)
-        running = self.running
+        running = self.load
         slots = self.config.slots * live
         per_replica = running / live if live else 0.0
+        verdict = self.verdict
         why = None if self.enabled else "switched off"
         if why is None and not live:
             why = "no live replica"
+        if why is None and not verdict.available:
+            why = verdict.reason
         return PoolView(
             name=self.name,
             speculative=self.config.speculative,
@@ -140,6 +151,8 @@ class Pool:
             available=why is None,
             why_unavailable=why,
             step_growth=self.config.step_growth,
+            guard=verdict.guard,
+            belief=verdict.belief,
         )
 
     def choose(
@@ -157,7 +170,7 @@ class Pool:
             return usable[0] if usable else None
         first = usable.pop(int(chance() * len(usable)))
         second = usable[int(chance() * len(usable))]
-        return first if first.running <= second.running else second
+        return first if first.running + first.others <= second.running + second.others else second
 
 
 class Pools:
@@ -186,17 +199,24 @@ class Pools:
         return [pool.view(now) for pool in self._of_model[model]]
 
     def apply(self, config: Config, env: Mapping[str, str]) -> None:
-        """Take over a configuration: pools and replicas that stay keep their connections and state, others are closed."""
-        before = self._by_name
+        """Take over a configuration: pools and replicas that stay keep their connections and state, others are retired.
+
+        A pool that operators have switched off or on stays so, unless the configuration changes its mind about it.
+        """
+        before, limits = self._by_name, config.limits
         kept = {(pool.name, replica.url): replica for pool in before.values() for replica in pool.replicas}
         after: dict[str, Pool] = {}
         for settings in config.pools:
             replicas = []
             for index, spec in enumerate(settings.replicas):
-                place = (settings.name, spec.url)
-                replicas.append(kept.pop(place) if place in kept else _replica(settings, index, spec.url, config))
+                replica = kept.pop((settings.name, spec.url), None) or _replica(spec.url)
+                replica.name = f"{settings.name}-{index}"
+                replica.client.limit(connect_seconds=limits.connect_seconds, buffer_bytes=limits.buffer_bytes)
+                replicas.append(replica)
             pool = Pool(settings, replicas, env.get(settings.key_env) if settings.key_env else None)
             old = before.get(settings.name)
+            if old is not None and old.config.disabled == settings.disabled:
+                pool.enabled = old.enabled
             if old is not None and old.config.revision == settings.revision:
                 pool.load_factor, pool.ttft_seconds = old.load_factor, old.ttft_seconds
             after[settings.name] = pool
@@ -206,7 +226,7 @@ class Pools:
             for model in config.models
         }
         for replica in kept.values():
-            replica.client.drop_idle()  # running streams end by themselves
+            replica.client.retire()  # running streams end by themselves
 
     def close(self) -> None:
         """Close every connection."""
@@ -215,8 +235,6 @@ class Pools:
                 replica.client.close()
 
 
-def _replica(pool: PoolConfig, index: int, url: str, config: Config) -> Replica:
-    limits = config.limits
+def _replica(url: str) -> Replica:
     tls = ssl.create_default_context() if url.startswith("https:") else None
-    client = http1.Client(url, connect_seconds=limits.connect_seconds, buffer_bytes=limits.buffer_bytes, tls=tls)
-    return Replica(f"{pool.name}-{index}", url, client)
+    return Replica("", url, http1.Client(url, tls=tls))

@@ -108,11 +108,12 @@ class Scrape:
             found = figures.read(answer.text[:LARGEST_PAGE], self._clock())
         except (httpx.HTTPError, ValueError):
             readings.failures += 1
+            replica.others = 0  # what is not known is not counted
         else:
             readings.failures = 0
             self._take(readings, found)
             waiting = found.values.get("waiting", 0.0)
-            replica.seen_running = round(found.values.get("running", 0.0) + waiting)
+            replica.others = max(0, round(found.values.get("running", 0.0) + waiting) - replica.running)
         wait = min(self._interval * 2**readings.failures, LONGEST_INTERVAL_SECONDS)
         readings.due_at = self._clock() + wait * (0.75 + 0.5 * self._chance())
 

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gateway.ledger import Settlement
     from gateway.pipeline import Live
     from gateway.pools import Pool
     from gateway.tenants import Tenant
@@ -31,8 +32,21 @@ def snapshot(live: Live) -> dict[str, Any]:
     }
 
 
+def settlement(books: Settlement) -> dict[str, Any]:
+    """Return how the books are doing."""
+    found = books.state()
+    return {
+        "healthy": found.healthy,
+        "degraded": found.degraded,
+        "pending": found.pending,
+        "last_success": found.last_success,
+        "journal_bytes": found.journal_bytes,
+    }
+
+
 def _pool(live: Live, pool: Pool, now: float) -> dict[str, Any]:
     view = pool.view(now)
+    published = live.thresholds.published.get(pool.name)
     points = live.curves.points(view, 0.0, time.time()) if view.speculative else ()
     return {
         "name": pool.name,
@@ -42,6 +56,11 @@ def _pool(live: Live, pool: Pool, now: float) -> dict[str, Any]:
         "enabled": pool.enabled,
         "available": view.available,
         "why_unavailable": view.why_unavailable,
+        "guard": pool.verdict.guard,
+        "guard_reason": pool.verdict.reason,
+        "belief": view.belief,
+        "break_even": published.break_even if published else None,
+        "threshold": published.threshold if published else None,
         "running": pool.running,
         "slots": view.slots,
         "step_seconds": view.step_seconds,

@@ -1,0 +1,105 @@
+"""What runs beside the calls, started and stopped as one: health checks, scraping, steering, books, gauges."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import httpx
+
+from gateway.health import HealthChecks
+from gateway.learning import SharedCurves
+from gateway.ledger import Receipts, Settlement, journal_directory, open_ledger
+from gateway.pools import REPLICA_STATES
+from gateway.scrape import Scrape
+from gateway.steering import Steering
+from gateway.store import open_store
+
+if TYPE_CHECKING:
+    from gateway.exchange import Sink
+    from gateway.metrics import Metrics, Share
+    from gateway.pipeline import Live
+
+GAUGE_SECONDS = 1.0
+
+
+class Beside:
+    """The background of one process. Build it on the running loop: a journal, and so the ledger, belongs to one process.
+
+    `add_sink` is told who wants every finished call, shadow copies included.
+    """
+
+    def __init__(
+        self,
+        live: Live,
+        metrics: Metrics,
+        *,
+        share: Share | None,
+        add_sink: Callable[[Sink], None],
+        env: Mapping[str, str],
+    ) -> None:
+        self._live = live
+        self._metrics = metrics
+        self._share = share
+        self._client = httpx.AsyncClient()
+        self._gauges: asyncio.Task[None] | None = None
+        receipts = Receipts()
+        self.health = HealthChecks(live.pools, self._client)
+        self.scrape = Scrape(live.pools, self._client, clock=live.clock)
+        self.steering = Steering(
+            config=lambda: live.config,
+            pools=live.pools,
+            curves=live.curves,
+            thresholds=live.thresholds,
+            scrape=self.scrape,
+            metrics=metrics,
+            clock=live.clock,
+        )
+        settings = live.config.store
+        ledger, outbox = open_ledger(journal_directory(settings))
+        self.settlement = Settlement(
+            store=open_store(settings, env),
+            ledger=ledger,
+            outbox=outbox,
+            curves=SharedCurves(live.curves),
+            receipts=receipts,
+            flush_seconds=settings.flush_seconds,
+        )
+        for sink in (receipts.append, ledger.append, self.steering):
+            add_sink(sink)
+
+    async def start(self) -> None:
+        """Start everything; what others have learned is taken over first."""
+        await self.settlement.start()
+        self.health.start()
+        self.scrape.start()
+        self.steering.start()
+        self._gauges = asyncio.create_task(self._keep_gauges())
+
+    async def stop(self) -> None:
+        """Stop everything; the books are brought to safety last."""
+        await self.health.stop()
+        await self.scrape.stop()
+        await self.steering.stop()
+        if self._gauges is not None:
+            self._gauges.cancel()
+            await asyncio.gather(self._gauges, return_exceptions=True)
+        await self._client.aclose()
+        await self.settlement.stop()
+
+    def set_gauges(self) -> None:
+        """Set the figures of pools as they are now."""
+        now = self._live.clock()
+        for pool in self._live.pools:
+            counts = dict.fromkeys(REPLICA_STATES, 0)
+            for replica in pool.replicas:
+                counts[replica.state(now)] += 1
+            self._metrics.pool(pool.name, step_seconds=pool.step_seconds, replicas=counts)
+
+    async def _keep_gauges(self) -> None:
+        while True:
+            self.set_gauges()
+            if self._share is not None:
+                self._share.leave(self._metrics.render()[0])
+            await asyncio.sleep(GAUGE_SECONDS)
