@@ -44,12 +44,14 @@ class Breaker:
             return now >= self._until
         return not self._probing
 
-    def begin(self, now: float) -> None:
-        """A request goes out: on an open breaker it is the probe."""
+    def begin(self, now: float) -> bool:
+        """A request goes out; return whether it is the probe of a breaker that was open."""
         if self.state == "open" and now >= self._until:
             self.state = "half-open"
-        if self.state == "half-open":
-            self._probing = True
+        if self.state != "half-open":
+            return False
+        self._probing = True
+        return True
 
     def success(self) -> None:
         """The replica answered."""
@@ -70,7 +72,7 @@ class Breaker:
                 self._open(now, chance, FIRST_WAIT)
 
     def abandon(self) -> None:
-        """The request ended without a verdict on the replica: the client left. A probe may be tried again."""
+        """The probe ended without a verdict on the replica: the client left. It may be tried again."""
         self._probing = False
 
     def _open(self, now: float, chance: float, wait: float) -> None:

@@ -3,9 +3,6 @@
 It owns connections and the bytes of replies, and refuses everything else: no redirects, cookies, proxies, decompression.
 General-purpose clients walk their whole pool on each assignment and hop through several tasks per read; on a relay that is
 most of the cost. Here a request is one write, an event one read, and the idle connections a stack (the warmest first).
-
-A `Reply` outlives its connection's use: as soon as the message is complete the connection is idle again, while the reply still
-holds the bytes that nobody has read. Past `buffer_bytes` of them reading pauses, and `Reply.paused` says so for good.
 """
 
 from __future__ import annotations
@@ -17,134 +14,10 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from gateway.reply import Broken, Reply
+
 MAX_HEAD_BYTES = 65536  # an engine's status line and headers; h11 and nginx allow less
 MAX_IDLE_SECONDS = 4.0  # uvicorn, and so vLLM, closes idle connections after 5 s
-
-
-class Broken(Exception):
-    """The connection failed; `seen` says whether any byte of the reply had arrived."""
-
-    def __init__(self, message: str, *, seen: bool) -> None:
-        super().__init__(message)
-        self.seen = seen
-
-
-class Silent(Exception):
-    """Nothing arrived for as long as the limit allows."""
-
-
-class Reply:
-    """One response as it arrives: status, headers, then bytes until `complete`.
-
-    `headers` are (lower-case name, value) pairs of bytes. `read()` returns b"" at the end and raises `Broken` when the
-    connection failed first. One consumer at a time.
-    """
-
-    __slots__ = (
-        "_chunks",
-        "_connection",
-        "_size",
-        "_waiter",
-        "complete",
-        "error",
-        "headers",
-        "headers_done",
-        "last_byte_at",
-        "paused",
-        "status",
-    )
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection: Connection | None = connection
-        self._chunks: list[bytes] = []
-        self._size = 0
-        self._waiter: asyncio.Future[None] | None = None
-        self.status = 0
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.headers_done = False
-        self.complete = False
-        self.paused = False
-        self.error: Exception | None = None
-        self.last_byte_at = 0.0
-
-    async def head(self) -> None:
-        """Wait for the status line and headers."""
-        while not self.headers_done:
-            if self.error is not None:
-                raise self.error
-            await self._wait()
-
-    async def read(self) -> bytes:
-        """Return all bytes that have arrived since the last read, waiting for the first; b"" is the end."""
-        while not self._chunks:
-            if self.complete:
-                return b""
-            if self.error is not None:
-                raise self.error
-            await self._wait()
-        data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-        self._chunks = []
-        self._size = 0
-        if self._connection is not None:
-            self._connection.resume_reading()
-        return data
-
-    def unread(self, data: bytes) -> None:
-        """Put bytes back in front, for a reader that looked ahead."""
-        self._chunks.insert(0, data)
-        self._size += len(data)
-
-    @property
-    def is_events(self) -> bool:
-        """Whether it is a stream of server-sent events."""
-        return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in self.headers)
-
-    @property
-    def pending(self) -> bool:
-        """Whether bytes wait to be read."""
-        return bool(self._chunks)
-
-    def starts_with(self, prefix: bytes) -> bool:
-        """Whether the bytes that nobody has read begin so."""
-        return bool(self._chunks) and self._chunks[0].startswith(prefix)
-
-    def fail(self, error: Exception) -> None:
-        """End the reply with an error, unless it is complete; the connection is dropped."""
-        if self.complete or self.error is not None:
-            return
-        self.error = error
-        self._wake()
-        self.abort()
-
-    def abort(self) -> None:
-        """Drop the connection unless the whole reply has been received; idempotent."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.abort()
-
-    async def _wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def _feed(self, data: bytes, bound: int) -> bool:
-        """Take bytes; return whether the bound is passed and reading should pause."""
-        self._chunks.append(data)
-        self._size += len(data)
-        if self._size > bound:
-            self.paused = True
-            return True
-        return False
-
-    def _finish(self) -> None:
-        self.complete = True
-        self._connection = None
 
 
 class Connection(asyncio.Protocol):
@@ -160,11 +33,12 @@ class Connection(asyncio.Protocol):
         self._head_only = False
         self._reading_paused = False
         self._seen = False
-        self._resumed = True  # the transport's own buffer is below its high-water mark
+        self._used = False
         self.idle_since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport and switch Nagle's algorithm off."""
+        self._client.opened(self)
         self._transport = transport  # type: ignore[assignment]
         raw = transport.get_extra_info("socket")
         if raw is not None:
@@ -176,8 +50,9 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             raise Broken("the connection is closed", seen=False)
-        reply = Reply(self)
+        reply = Reply(self, reused=self._used)
         self._reply = reply
+        self._used = True
         self._parser = httptools.HttpResponseParser(self)
         self._head_bytes = 0
         self._framed = self._seen = False
@@ -193,7 +68,8 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def abort(self) -> None:
-        """Close at once, dropping what is buffered."""
+        """Close at once, dropping what is buffered; the end of a connection that is cut is not the end of a body."""
+        self._framed, self._reading_paused = True, False
         if self._transport is not None:
             self._transport.abort()
 
@@ -202,6 +78,8 @@ class Connection(asyncio.Protocol):
         if self._reading_paused and self._transport is not None:
             self._reading_paused = False
             self._transport.resume_reading()
+            if self._reply is not None:
+                self._reply.last_byte_at = self._client.loop.time()
 
     # asyncio.Protocol
 
@@ -224,7 +102,7 @@ class Connection(asyncio.Protocol):
             return
         if not reply.headers_done and self._head_bytes > MAX_HEAD_BYTES:
             reply.fail(Broken("response headers too large", seen=True))
-        reply._wake()
+        reply.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the reply in flight, unless the end of the connection is how its body ends."""
@@ -235,12 +113,17 @@ class Connection(asyncio.Protocol):
         if reply is None or reply.complete:
             return
         if reply.headers_done and not self._framed and exc is None:
-            reply._finish()
-            reply._wake()
+            reply.finish()
+            reply.wake()
         else:
             reply.fail(Broken(f"connection lost{f': {exc}' if exc else ''}", seen=self._seen))
 
     # httptools
+
+    def on_message_begin(self) -> None:
+        """A reply begins: bytes behind the end of another would be taken for the next request's, so the connection goes."""
+        if self._reply is None:
+            self.abort()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Collect one header."""
@@ -266,7 +149,7 @@ class Connection(asyncio.Protocol):
         if status in (204, 304):
             self._framed = True
         if self._head_only:  # the parser would wait for the body that the headers announce
-            reply._finish()
+            reply.finish()
             self._reply = None
             if self._transport is not None:
                 self._transport.close()
@@ -276,7 +159,7 @@ class Connection(asyncio.Protocol):
         reply, transport = self._reply, self._transport
         if reply is None or transport is None:
             return
-        if reply._feed(body, self._client.buffer_bytes) and not self._reading_paused:
+        if reply.feed(body, self._client.buffer_bytes) and not self._reading_paused:
             self._reading_paused = True
             transport.pause_reading()
 
@@ -285,7 +168,7 @@ class Connection(asyncio.Protocol):
         reply, parser = self._reply, self._parser
         if reply is None or parser is None or not reply.headers_done:
             return  # the end of a 1xx
-        reply._finish()
+        reply.finish()
         self._reply = None
         keep = parser.should_keep_alive() and self._framed
         self.resume_reading()
@@ -300,30 +183,31 @@ class Client:
 
     Args:
         url: the origin; a path in it is put before every request's path.
-        connect_seconds: limit for opening a connection, TLS included.
-        buffer_bytes: unread bytes of one reply past which reading pauses.
         tls: context for https origins; the system's defaults when absent.
     """
 
-    def __init__(
-        self, url: str, *, connect_seconds: float, buffer_bytes: int, tls: ssl.SSLContext | None = None
-    ) -> None:
+    def __init__(self, url: str, *, tls: ssl.SSLContext | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is not an http(s) origin")
         self._host = parts.hostname
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._tls = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
-        self._connect_seconds = connect_seconds
+        self._retired = False
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
         self._prefix = parts.path.rstrip("/").encode()
         self._host_line = b" HTTP/1.1\r\nhost: " + parts.netloc.rpartition("@")[2].encode("idna") + b"\r\n"
-        self.buffer_bytes = buffer_bytes
+        self.limit(connect_seconds=2.0, buffer_bytes=1024 * 1024)
         self.loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]  # set by the first request
 
     def __repr__(self) -> str:
         return f"<Client {self._host}:{self._port} open={len(self._open)} idle={len(self._idle)}>"
+
+    def limit(self, *, connect_seconds: float, buffer_bytes: int) -> None:
+        """Set the time for opening a connection, TLS included, and the unread bytes of a reply past which reading pauses."""
+        self._connect_seconds = connect_seconds
+        self.buffer_bytes = buffer_bytes
 
     async def request(self, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]], body: bytes) -> Reply:
         """Send one request and return its reply with the head still to come.
@@ -341,15 +225,16 @@ class Client:
             connection = await self._connect()
         return connection.send(head, body)
 
-    def reused(self) -> bool:
-        """Whether the next request would go out on an idle connection, which may prove stale."""
-        return bool(self._idle)
-
     def drop_idle(self) -> None:
         """Close the idle connections: one was stale, so may be the others."""
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.abort()
+
+    def retire(self) -> None:
+        """Close the idle connections, and each busy one when its reply is complete."""
+        self._retired = True
+        self.drop_idle()
 
     def close(self) -> None:
         """Close every connection, busy ones too."""
@@ -357,8 +242,15 @@ class Client:
         for connection in list(self._open):
             connection.abort()
 
+    def opened(self, connection: Connection) -> None:
+        """Know a connection from its first moment."""
+        self._open.add(connection)
+
     def idle(self, connection: Connection) -> None:
         """Take back a connection whose reply is complete."""
+        if self._retired:
+            connection.abort()
+            return
         connection.idle_since = self.loop.time()
         self._idle.append(connection)
 
@@ -392,5 +284,4 @@ class Client:
             ) from None
         except OSError as error:
             raise Broken(f"no connection to {self._host}:{self._port}: {error}", seen=False) from None
-        self._open.add(connection)
         return connection

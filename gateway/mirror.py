@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from gateway import usage
 from gateway.errors import GatewayError
 from gateway.exchange import Exchange, Sink
-from gateway.http1 import Broken, Silent
+from gateway.reply import Broken, Silent
 from gateway.sse import EventTooLarge, Reader
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import msgspec
 
 from gateway import usage
 from gateway.errors import BadGateway, GatewayError, UpstreamTimeout
-from gateway.http1 import Broken, Silent
+from gateway.reply import Broken, Silent
 from gateway.sse import EventTooLarge, Reader
 from gateway.watch import ClientLeft, Receive, Watch
 

@@ -19,8 +19,8 @@ from typing import TypeVar
 
 from gateway.config import Limits
 from gateway.errors import BadGateway, GatewayError, Unavailable, UpstreamTimeout
-from gateway.http1 import Broken, Client, Reply, Silent
 from gateway.pools import Lease, Pool, Pools, Replica
+from gateway.reply import Broken, Reply, Silent
 from gateway.verdict import Verdict, judge
 
 _T = TypeVar("_T")
@@ -98,8 +98,13 @@ class _Tries:
     count: int = 0
     replicas: list[Replica] = field(default_factory=list)
     refused: Stream | None = None
-    error: GatewayError | None = None
+    failure: Callable[[], GatewayError] | None = None
     needs_longer_than: int | None = None
+
+    def begin(self, replica: Replica) -> None:
+        """Count one more request."""
+        self.count += 1
+        self.replicas.append(replica)
 
     def refuse(self, stream: Stream) -> None:
         """Keep an engine's own error reply: it is what the client gets if nothing works."""
@@ -108,8 +113,15 @@ class _Tries:
         self.refused = stream
         stream.lease.release()
 
-    def fail(self, error: GatewayError) -> None:
-        self.error = error
+    def fail(self, kind: type[GatewayError], message: str, code: str) -> None:
+        """Keep what went wrong; the error is made when it is raised, as kept ones would hold the frames that hold them."""
+        self.failure = lambda: kind(message, code=code)
+
+    def give_up(self) -> GatewayError:
+        """Return the error of the last request, or that no replica could be asked."""
+        if self.failure is not None:
+            return self.failure()
+        return Unavailable("No replica of the model can take the request now.", code="no_replica", retry_after=1.0)
 
 
 class Upstream:
@@ -138,6 +150,8 @@ class Upstream:
         tries = _Tries(sent)
         try:
             for name in pools:
+                if name not in self._pools:  # a reload has removed it since the plan was made
+                    continue
                 pool = self._pools[name]
                 if tries.needs_longer_than is not None and not _is_longer(pool, tries.needs_longer_than):
                     continue
@@ -152,9 +166,7 @@ class Upstream:
             raise
         if tries.refused is not None:
             return tries.refused
-        raise tries.error or Unavailable(
-            "No replica of the model can take the request now.", code="no_replica", retry_after=1.0
-        )
+        raise tries.give_up()
 
     async def _try_pool(self, pool: Pool, out: Outgoing, tries: _Tries) -> Stream | None:
         """Try the pool's replicas; None means go on to the next pool."""
@@ -189,8 +201,7 @@ class Upstream:
 
     async def _attempt(self, pool: Pool, replica: Replica, out: Outgoing, tries: _Tries) -> Stream | Verdict:
         """Send the request once; a stream for the client, or what to do next (the replica's state is already told)."""
-        tries.count += 1
-        tries.replicas.append(replica)
+        tries.begin(replica)
         loop = asyncio.get_running_loop()
         lease = Lease(replica, loop.time())
         try:
@@ -199,12 +210,12 @@ class Upstream:
             lease.release()
             replica.breaker.failure(loop.time(), self._chance())
             tries.replicas.extend([replica] * ATTEMPTS_PER_REPLICA)  # never again in this call
-            tries.fail(UpstreamTimeout(str(error), code="upstream_timeout"))
+            tries.fail(UpstreamTimeout, str(error), "upstream_timeout")
             return Verdict("replica", unhealthy=True)
         except Broken as error:
             lease.release()
             replica.breaker.failure(loop.time(), self._chance())
-            tries.fail(BadGateway(f"The engine's connection failed: {error}.", code="upstream_failed"))
+            tries.fail(BadGateway, f"The engine's connection failed: {error}.", "upstream_failed")
             return Verdict("replica" if out.idempotent else "pool", unhealthy=True)
         except BaseException:
             lease.release()
@@ -218,7 +229,11 @@ class Upstream:
         status = _error_in_stream(reply) or reply.status
         verdict = _RELAY
         if status >= 400:
-            body = await self._peek(reply)
+            try:
+                body = await self._peek(reply)
+            except BaseException:
+                stream.close()
+                raise
             verdict = judge(status, reply.headers, body, speculative=stream.pool.config.speculative, now=time.time())
         if verdict.unhealthy:
             replica.breaker.failure(loop.time(), self._chance())
@@ -259,7 +274,7 @@ class Upstream:
         limit = limits.first_byte_seconds if out.stream else limits.total_seconds
         try:
             async with asyncio.timeout(limit):
-                reply = await self._request(replica.client, out, headers, body)
+                reply = await self._request(replica, out, headers, body, tries)
                 streams = out.stream or reply.is_events
                 first_at = await _until_open(reply, 0 if streams else limits.buffer_bytes)
         except TimeoutError:
@@ -275,18 +290,23 @@ class Upstream:
             attempts=tries.count,
         )
 
-    async def _request(self, client: Client, out: Outgoing, headers: list[tuple[bytes, bytes]], body: bytes) -> Reply:
-        """Send on an idle connection; if that one had gone stale (no byte came), once more on a fresh one."""
-        stale = client.reused()
+    async def _request(
+        self, replica: Replica, out: Outgoing, headers: list[tuple[bytes, bytes]], body: bytes, tries: _Tries
+    ) -> Reply:
+        """Send; if an idle connection had gone stale (no byte came), once more on a fresh one, which is one more try."""
+        client = replica.client
         reply = await client.request(out.method, out.target, headers, body)
         try:
             await _aborting(reply, reply.head())
         except Broken as error:
-            if not stale or error.seen:
+            if not reply.reused or error.seen or tries.count >= MAX_ATTEMPTS:
                 raise
-            client.drop_idle()
-            reply = await client.request(out.method, out.target, headers, body)
-            await _aborting(reply, reply.head())
+        else:
+            return reply
+        client.drop_idle()
+        tries.begin(replica)
+        reply = await client.request(out.method, out.target, headers, body)
+        await _aborting(reply, reply.head())
         return reply
 
 

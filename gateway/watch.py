@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from gateway.errors import RequestTimeout, TooLarge
-from gateway.http1 import Silent
+from gateway.reply import Silent
 
 if TYPE_CHECKING:
     from gateway.config import Limits

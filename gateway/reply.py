@@ -1,0 +1,151 @@
+"""A reply as it arrives: status, headers, then bytes, each handed on as soon as it is read. No socket is touched here.
+
+A `Reply` outlives its connection's use: as soon as the message is complete the connection is idle again, while the reply still
+holds the bytes that nobody has read. Past a bound of them reading pauses, and `Reply.paused` says so for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gateway.http1 import Connection
+
+
+class Broken(Exception):
+    """The connection failed; `seen` says whether any byte of the reply had arrived."""
+
+    def __init__(self, message: str, *, seen: bool) -> None:
+        super().__init__(message)
+        self.seen = seen
+
+
+class Silent(Exception):
+    """Nothing arrived for as long as the limit allows."""
+
+
+class Reply:
+    """One response as it arrives: status, headers, then bytes until `complete`.
+
+    `headers` are (lower-case name, value) pairs of bytes. `read()` returns b"" at the end and raises `Broken` when the
+    connection failed first. One consumer at a time. `reused` says that the connection had carried a reply before, and so may
+    have gone stale. `last_byte_at` is loop time; while reading is paused it stands still, which is no silence of the engine's.
+    """
+
+    __slots__ = (
+        "_chunks",
+        "_connection",
+        "_error",
+        "_size",
+        "_waiter",
+        "complete",
+        "failed",
+        "headers",
+        "headers_done",
+        "last_byte_at",
+        "paused",
+        "reused",
+        "status",
+    )
+
+    def __init__(self, connection: Connection, *, reused: bool = False) -> None:
+        self._connection: Connection | None = connection
+        self._chunks: list[bytes] = []
+        self._size = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.headers_done = False
+        self.complete = False
+        self.paused = False
+        self.failed = False
+        self.reused = reused
+        self.last_byte_at = 0.0
+        self._error: Exception | None = None
+
+    async def head(self) -> None:
+        """Wait for the status line and headers."""
+        while not self.headers_done:
+            if self.failed:
+                raise self._failure()
+            await self._wait()
+
+    async def read(self) -> bytes:
+        """Return all bytes that have arrived since the last read, waiting for the first; b"" is the end."""
+        while not self._chunks:
+            if self.complete:
+                return b""
+            if self.failed:
+                raise self._failure()
+            await self._wait()
+        data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        self._chunks = []
+        self._size = 0
+        if self._connection is not None:
+            self._connection.resume_reading()
+        return data
+
+    def unread(self, data: bytes) -> None:
+        """Put bytes back in front, for a reader that looked ahead."""
+        self._chunks.insert(0, data)
+        self._size += len(data)
+
+    @property
+    def is_events(self) -> bool:
+        """Whether it is a stream of server-sent events."""
+        return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in self.headers)
+
+    @property
+    def pending(self) -> bool:
+        """Whether bytes wait to be read."""
+        return bool(self._chunks)
+
+    def starts_with(self, prefix: bytes) -> bool:
+        """Whether the bytes that nobody has read begin so."""
+        return bool(self._chunks) and self._chunks[0].startswith(prefix)
+
+    def fail(self, error: Exception) -> None:
+        """End the reply with an error, unless it is complete; the connection is dropped."""
+        if self.complete or self.failed:
+            return
+        self.failed, self._error = True, error
+        self.wake()
+        self.abort()
+
+    def abort(self) -> None:
+        """Drop the connection unless the whole reply has been received; idempotent."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()
+
+    def _failure(self) -> Exception:
+        """Hand the error out once: kept, it would hold the frames that it passes through, and those this reply."""
+        error, self._error = self._error, None
+        return error or Broken("the reply has failed", seen=self.headers_done)
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def wake(self) -> None:
+        """Let the reader look again."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def feed(self, data: bytes, bound: int) -> bool:
+        """Take bytes that arrived; return whether the bound is passed and reading should pause."""
+        self._chunks.append(data)
+        self._size += len(data)
+        if self._size > bound:
+            self.paused = True
+            return True
+        return False
+
+    def finish(self) -> None:
+        """The last byte is in: the connection is no longer this reply's."""
+        self.complete = True
+        self._connection = None
