@@ -80,7 +80,7 @@ class Exchange:
             self.stream.close()
         finished = self._finish(ended)
         if self.admission is not None:
-            self.admission.settle(finished.prompt_tokens + finished.completion_tokens)
+            self.admission.settle(finished.prompt_tokens + finished.completion_tokens, ended)
             self.admission.release()
         for sink in self.sinks:
             try:
@@ -119,6 +119,7 @@ class Exchange:
         return found
 
     def _finish(self, ended: float) -> Finished:
+        """Return the record of the call. It is long because it fills every field of one record in one place."""
         call, plan, stream, place = self.call, self.plan, self.stream, self.stream or self.attempt
         seen = self._observe()
         usage = self.usage

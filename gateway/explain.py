@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from gateway import routing, wire
+from gateway import splice, wire
 from gateway.errors import BadRequest, GatewayError, NotFound
+from gateway.routing.explain import explain as dry_run
 
 if TYPE_CHECKING:
     from gateway.pipeline import Pipeline
@@ -28,7 +29,7 @@ def explain(
     score = live.scorer.score(call.view)
     told: dict[str, Any] = {"endpoint": call.endpoint, "artefact": live.scorer.version}
     try:
-        return told | routing.explain(
+        return told | dry_run(
             pipeline.ask(who, model, call, score, None),
             live.pools.view(model, live.clock()),
             live.curves,
@@ -50,7 +51,7 @@ def _tenant(pipeline: Pipeline, name: str | None) -> Tenant:
 
 def _endpoint(body: bytes) -> str:
     """Guess the endpoint by the field that holds the prompt."""
-    fields = wire.field_names(body)
+    fields = splice.field_names(body)
     if "messages" in fields:
         return "chat"
     if "input" in fields:

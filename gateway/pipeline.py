@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gateway import routing, wire
+from gateway import routing, splice, wire
 from gateway.conversations import Conversations, Place, affinity
 from gateway.errors import BadRequest, Forbidden, Unavailable
 from gateway.hygiene import headers_for_engine
@@ -95,13 +95,13 @@ class Pipeline:
         exchange.tenant = tenant = live.tenants.identify(headers)
         body = await read_body()
         exchange.mark("body")
-        name = wire.named_model(body)
+        name = splice.named_model(body)
         exchange.admission = live.tenants.admit(tenant, model=name, tokens=1, now=exchange.clock())
         model = live.tenants.resolve(tenant, name).name if name is not None else _first_model(live, tenant)
         exchange.model = model
 
         def body_for(served_model: str) -> bytes:
-            return body if name in (None, served_model) else wire.rename_model(body, served_model)
+            return body if name in (None, served_model) else splice.rename_model(body, served_model)
 
         exchange.stream = await live.upstream.open(
             _baseline_first(live, model),

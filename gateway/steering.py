@@ -107,7 +107,7 @@ class Steering:
         for model in self._config().models:
             self._thresholds.refresh(self._pools.view(model.name, now), self._curves, now=wall)
             first = next((pool.name for pool in self._pools.of_model(model.name) if pool.config.speculative), None)
-            if first in self._thresholds.published:
+            if first is not None and first in self._thresholds.published:
                 found = self._thresholds[first]
                 self._metrics.balance(model.name, threshold=found.threshold, break_even=found.break_even)
         for pool in self._pools:

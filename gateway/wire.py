@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
-import numpy as np
 
 from classifier.scorer import View
+from gateway import splice
 from gateway.errors import BadRequest
 
 Endpoint = Literal["chat", "completions", "responses", "messages"]
@@ -75,27 +75,7 @@ class _Request(msgspec.Struct, kw_only=True):
     structured_outputs: Any = None
 
 
-class _Places(msgspec.Struct):
-    """Where the values lie that may be spliced: raw views into the body."""
-
-    model: msgspec.Raw
-    stream_options: msgspec.Raw = msgspec.Raw()
-
-
-class _Named(msgspec.Struct):
-    model: str | None = None
-
-
-class _StreamOptions(msgspec.Struct):
-    include_usage: msgspec.Raw = msgspec.Raw()
-    continuous_usage_stats: msgspec.Raw = msgspec.Raw()
-
-
 _decode = msgspec.json.Decoder(_Request).decode
-_any_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_named = msgspec.json.Decoder(_Named).decode
-_places = msgspec.json.Decoder(_Places).decode
-_stream_options = msgspec.json.Decoder(_StreamOptions).decode
 _PATH = re.compile(r" - at `\$\.?(.*)`$")
 
 
@@ -127,13 +107,8 @@ class Call:
         """Return the bytes for an engine that serves the model under `served_model`."""
         if served_model == self.model and not self.adds_usage:
             return self.body
-        places = _places(self.body)
-        splices: list[tuple[int, int, bytes]] = []
-        if served_model != self.model:
-            splices.append((*_span(self.body, places.model), msgspec.json.encode(served_model)))
-        if self.adds_usage:
-            splices += _usage_splices(self.body, places.stream_options)
-        return _splice(self.body, splices)
+        model = served_model if served_model != self.model else None
+        return splice.rewrite(self.body, model=model, usage="ask" if self.adds_usage else "leave")
 
 
 def parse(body: bytes, endpoint: Endpoint) -> Call:
@@ -152,7 +127,7 @@ def parse(body: bytes, endpoint: Endpoint) -> Call:
         body=body,
         model=request.model,
         stream=bool(request.stream),
-        wants_usage=options.startswith(b"{") and _asks_for_usage(options),
+        wants_usage=options.startswith(b"{") and splice.asks_for_usage(options),
         features=_features(request, endpoint),
         temperature=None if request.temperature is None else float(min(max(request.temperature, 0), _HOTTEST)),
         max_tokens=_limit(request),
@@ -160,27 +135,6 @@ def parse(body: bytes, endpoint: Endpoint) -> Call:
         has_tools=bool(request.tools),
         conversation=_conversation(request.messages),
     )
-
-
-def named_model(body: bytes) -> str | None:
-    """Return the model that any other JSON body names, or None when it names none or is not JSON."""
-    try:
-        return _named(body).model
-    except (msgspec.DecodeError, RecursionError):
-        return None
-
-
-def field_names(body: bytes) -> frozenset[str]:
-    """Return the names at the top of a JSON object; none when it is not one."""
-    try:
-        return frozenset(_any_object(body))
-    except (msgspec.DecodeError, RecursionError):
-        return frozenset()
-
-
-def rename_model(body: bytes, served_model: str) -> bytes:
-    """Return a body that `named_model` read, with its model's name replaced."""
-    return _splice(body, [(*_span(body, _places(body).model), msgspec.json.encode(served_model))])
 
 
 def _conversation(messages: list[dict[str, Any]] | None) -> str:
@@ -263,11 +217,6 @@ def _limit(request: _Request) -> int | None:
     return None
 
 
-def _asks_for_usage(options: bytes) -> bool:
-    """Whether the client wants the usage event; 1 and "true" mean so to vLLM's lenient parser, nonsense it will refuse."""
-    return bytes(_stream_options(options).include_usage) not in (b"", b"false", b"null")
-
-
 _HOTTEST = 1e6  # a temperature that no engine takes; larger integers may not fit a float
 
 _VIEWED = (
@@ -330,45 +279,3 @@ def _has_media(messages: str | Sequence[Any] | None) -> bool:
                 if isinstance(part, dict) and part.get("type") in _MEDIA:
                     return True
     return False
-
-
-def _address(buffer: bytes | msgspec.Raw) -> int:
-    return int(np.frombuffer(buffer, np.uint8).__array_interface__["data"][0])
-
-
-def _span(body: bytes, raw: msgspec.Raw) -> tuple[int, int]:
-    """Return where a raw value lies in the body it was decoded from: it is a view of the same memory."""
-    start = _address(raw) - _address(body)
-    return start, start + len(bytes(raw))
-
-
-def _usage_splices(body: bytes, options: msgspec.Raw) -> list[tuple[int, int, bytes]]:
-    """Return each (start, end, replacement) that makes the body ask for one usage event at the end, and for no others.
-
-    Without `include_usage` vLLM ignores `continuous_usage_stats`; with it, every event would carry them.
-    """
-    value = bytes(options)
-    if not value:
-        brace = body.index(b"{") + 1
-        return [(brace, brace, b'"stream_options":{"include_usage":true},')]
-    start, end = _span(body, options)
-    if value == b"null":
-        return [(start, end, b'{"include_usage":true}')]
-    asked = _stream_options(options)
-    splices = []
-    if bytes(asked.continuous_usage_stats):
-        splices.append((*_span(body, asked.continuous_usage_stats), b"false"))
-    if bytes(asked.include_usage):
-        return [*splices, (*_span(body, asked.include_usage), b"true")]
-    comma = b"" if value[1:].lstrip().startswith(b"}") else b","
-    return [*splices, (start + 1, start + 1, b'"include_usage":true' + comma)]
-
-
-def _splice(body: bytes, splices: list[tuple[int, int, bytes]]) -> bytes:
-    parts: list[bytes] = []
-    at = 0
-    for start, end, replacement in sorted(splices):
-        parts += (body[at:start], replacement)
-        at = end
-    parts.append(body[at:])
-    return b"".join(parts)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway import wire
+from gateway import splice, wire
 from gateway.errors import BadRequest
 from gateway.wire import Call, Endpoint
 
@@ -525,8 +525,8 @@ def test_no_bytes_do_more_than_be_refused(body: bytes) -> None:
     _, error = outcome(body)
 
     assert error is None or error.status == 400
-    assert wire.named_model(body) is None
-    assert isinstance(wire.field_names(body), frozenset)
+    assert splice.named_model(body) is None
+    assert isinstance(splice.field_names(body), frozenset)
 
 
 @settings(max_examples=300)
@@ -565,18 +565,18 @@ def test_no_value_of_a_known_field_does_more_than_be_refused(fields: dict[str, A
 )
 def test_the_model_that_another_path_names(body: bytes, name: str | None) -> None:
     """A body that is not JSON, or has no model in it, names none, and is no error."""
-    assert wire.named_model(body) == name
+    assert splice.named_model(body) == name
 
 
 def test_renaming_the_model_leaves_the_rest() -> None:
     """Another path's body is forwarded byte for byte but for the model's name."""
     body = b'{ "prompt": "x\\u00e9", "model" :\t"demo" , "a": 1.00 }'
 
-    assert wire.rename_model(body, "other") == body.replace(b'"demo"', b'"other"')
+    assert splice.rename_model(body, "other") == body.replace(b'"demo"', b'"other"')
 
 
 def test_names_at_the_top_of_an_object() -> None:
     """Names are found without reading values; what is no object has none."""
-    assert wire.field_names(b'{"a":[{"b":1}],"c":2}') == {"a", "c"}
-    assert wire.field_names(b"[1]") == frozenset()
-    assert wire.field_names(DEEP) == frozenset()
+    assert splice.field_names(b'{"a":[{"b":1}],"c":2}') == {"a", "c"}
+    assert splice.field_names(b"[1]") == frozenset()
+    assert splice.field_names(DEEP) == frozenset()
