@@ -13,17 +13,18 @@ from gateway.routing import Affinity
 
 KEPT = 20_000
 KEPT_SECONDS = 600.0  # an idle prefix is evicted by others' about then on a busy engine
-SECONDS_PER_TOKEN = 0.0002  # prefill of a cached token again: 5,000 tokens per second
+SECONDS_PER_TOKEN = 0.0002  # of prefill, where no time to first token tells: 5,000 tokens per second
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a conversation last was, and how many tokens of it are cached there."""
+    """Where a conversation last was, how many tokens of it are cached there, and what prefilling one again takes."""
 
     pool: str
     replica: str
     tokens: int
     at: float
+    seconds_per_token: float
 
 
 class Conversations:
@@ -37,9 +38,13 @@ class Conversations:
         if not finished.conversation or finished.outcome != "ok":
             return
         key = (finished.tenant, finished.model, finished.conversation)
-        self._places.pop(key, None)
+        before = self._places.pop(key, None)
         self._places[key] = Place(
-            finished.pool, finished.replica, finished.prompt_tokens + finished.completion_tokens, finished.time
+            finished.pool,
+            finished.replica,
+            finished.prompt_tokens + finished.completion_tokens,
+            finished.time,
+            before.seconds_per_token if before else _prefill_pace(finished),  # the first turn's prefill was a cold one
         )
         if len(self._places) > KEPT:
             del self._places[next(iter(self._places))]
@@ -54,4 +59,11 @@ def affinity(place: Place | None) -> Affinity | None:
     """Put a place as what routing weighs: the tokens to prefill again elsewhere."""
     if place is None:
         return None
-    return Affinity(pool=place.pool, tokens=place.tokens, seconds_per_token=SECONDS_PER_TOKEN)
+    return Affinity(pool=place.pool, tokens=place.tokens, seconds_per_token=place.seconds_per_token)
+
+
+def _prefill_pace(finished: Finished) -> float:
+    """Return seconds per prompt token, queueing excluded by never taking it for slower than the usual pace."""
+    if finished.ttft is None or finished.prompt_tokens < 1:
+        return SECONDS_PER_TOKEN
+    return min(finished.ttft / finished.prompt_tokens, SECONDS_PER_TOKEN)
