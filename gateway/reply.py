@@ -97,6 +97,11 @@ class Reply:
         return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in self.headers)
 
     @property
+    def unread_bytes(self) -> bytes:
+        """The bytes that have come and that nobody has read."""
+        return b"".join(self._chunks)
+
+    @property
     def pending(self) -> bool:
         """Whether bytes wait to be read."""
         return bool(self._chunks)

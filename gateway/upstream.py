@@ -17,6 +17,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import msgspec
+
 from gateway.config import Limits
 from gateway.errors import BadGateway, GatewayError, Unavailable, UpstreamTimeout
 from gateway.pools import Lease, Pool, Pools, Replica
@@ -279,6 +281,8 @@ class Upstream:
                 first_at = await _until_open(reply, 0 if streams else limits.buffer_bytes)
         except TimeoutError:
             raise Silent(f"The engine sent nothing for {limit:g} s.") from None
+        if not streams and reply.complete and not _is_readable(reply):
+            raise Broken("its answer is no JSON", seen=True)
         return Stream(
             pool=pool,
             replica=replica,
@@ -330,6 +334,20 @@ async def _until_open(reply: Reply, bound: int) -> float:
     if size:
         reply.unread(b"".join(parts))
     return first_at
+
+
+def _is_readable(reply: Reply) -> bool:
+    """Whether a whole reply that says it is JSON is JSON; half of one must not pass for a success."""
+    body = reply.unread_bytes
+    if not body or not any(name == b"content-type" and b"json" in value for name, value in reply.headers):
+        return True
+    try:
+        msgspec.json.decode(body, type=msgspec.Raw)
+    except msgspec.DecodeError:
+        return False
+    except RecursionError:  # deep, not broken
+        return True
+    return True
 
 
 _RELAY = Verdict("relay")
