@@ -23,6 +23,7 @@ from gateway.conversations import Conversations
 from gateway.embedded import with_urls
 from gateway.exchange import Sink
 from gateway.learning import Learning
+from gateway.ledger.cost import COUNTERFACTUALS
 from gateway.log import CallLog
 from gateway.metrics import Metrics, Share
 from gateway.metrics.share import CONTENT_TYPE
@@ -30,6 +31,7 @@ from gateway.mirror import Mirror
 from gateway.pipeline import Live, Pipeline
 from gateway.pools import Pools
 from gateway.routing import REASONS, Curves, Settings
+from gateway.routing.guards import GUARDS
 from gateway.routing.thresholds import Thresholds
 from gateway.tenants import Headers, Tenants
 from gateway.upstream import Upstream
@@ -67,7 +69,7 @@ class Gateway:
         self.started_at = time.time()
         self.on_start: Callable[[], None] | None = None
         config = with_urls(config, self._embedded)
-        self.metrics = Metrics(CollectorRegistry(), config, reasons=REASONS)
+        self.metrics = Metrics(CollectorRegistry(), config, reasons=REASONS, policies=COUNTERFACTUALS, guards=GUARDS)
         live = _build(config, env, self.metrics)
         self.pipeline = Pipeline(live)
         self._call_log = CallLog() if config.server.log == "json" else None
@@ -75,6 +77,7 @@ class Gateway:
         if self._call_log is not None:
             sinks.append(self._call_log)
         self.api = Api(self.pipeline, operators.build(self), sinks, admin_port=admin_port)
+        self.metrics.inflight(lambda: self.api.running)
         self._app = _with_cors(self.api, config)
         self._beside: Beside | None = None
 

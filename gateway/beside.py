@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import httpx
@@ -11,6 +12,7 @@ import httpx
 from gateway.health import HealthChecks
 from gateway.learning import SharedCurves
 from gateway.ledger import Receipts, Settlement, journal_directory, open_ledger
+from gateway.metrics import Reading
 from gateway.pools import REPLICA_STATES
 from gateway.scrape import Scrape
 from gateway.steering import Steering
@@ -65,9 +67,11 @@ class Beside:
             curves=SharedCurves(live.curves),
             receipts=receipts,
             flush_seconds=settings.flush_seconds,
+            watch=metrics.degraded,
         )
         for sink in (receipts.append, ledger.append, self.steering):
             add_sink(sink)
+        metrics.engines(self._readings)
 
     async def start(self) -> None:
         """Start everything; what others have learned is taken over first."""
@@ -95,7 +99,30 @@ class Beside:
             counts = dict.fromkeys(REPLICA_STATES, 0)
             for replica in pool.replicas:
                 counts[replica.state(now)] += 1
-            self._metrics.pool(pool.name, step_seconds=pool.step_seconds, replicas=counts)
+            self._metrics.pool(
+                pool.name,
+                step_seconds=pool.step_seconds,
+                replicas=counts,
+                running=pool.running,
+                slots=pool.config.slots * len(pool.replicas),
+            )
+            if pool.config.speculative:
+                points = self._live.curves.points(pool.view(now), 0.0, time.time())
+                self._metrics.curve(pool.name, [point.mean for point in points])
+
+    def _readings(self) -> Iterator[Reading]:
+        """Yield what every engine last told, for the metrics."""
+        for pool in self._live.pools:
+            for index, replica in enumerate(pool.replicas):
+                seen = self.scrape.of(replica)
+                if seen.last is not None:
+                    yield Reading(
+                        pool=pool.name,
+                        replica=str(index),
+                        model=pool.config.served_model,
+                        figures=seen.last,
+                        restarts=seen.restarts,
+                    )
 
     async def _keep_gauges(self) -> None:
         while True:

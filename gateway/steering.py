@@ -106,10 +106,12 @@ class Steering:
         """Follow thresholds, and close the window if its time is over; `now` is monotonic, `wall` Unix seconds."""
         for model in self._config().models:
             self._thresholds.refresh(self._pools.view(model.name, now), self._curves, now=wall)
-            first = next((pool.name for pool in self._pools.of_model(model.name) if pool.config.speculative), None)
-            if first is not None and first in self._thresholds.published:
-                found = self._thresholds[first]
-                self._metrics.balance(model.name, threshold=found.threshold, break_even=found.break_even)
+            for pool in self._pools.of_model(model.name):
+                found = self._thresholds.published.get(pool.name)
+                if found is not None:
+                    self._metrics.balance(
+                        model.name, pool.name, threshold=found.threshold, break_even=found.break_even
+                    )
         for pool in self._pools:
             self._show_ages(pool, now)
         if now >= self._window_ends:

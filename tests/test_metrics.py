@@ -12,11 +12,15 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from gateway.config import Config, parse
+from gateway.exchange import SHADOW as SHADOW_TENANT
+from gateway.ledger.cost import COUNTERFACTUALS
 from gateway.metrics import Metrics
-from gateway.metrics.known import MAX_TENANTS
+from gateway.metrics.known import MAX_TENANTS, SHADOW
+from gateway.metrics.pairs import Pairs
 from gateway.metrics.tally import Counters
 from gateway.record import OUTCOMES, SOURCES, Finished
 from gateway.routing import REASONS
+from gateway.routing.guards import GUARDS
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 WHO = {"model": "demo", "pool": "fast", "tenant": "acme"}
@@ -69,7 +73,7 @@ CALL = Finished(
     overhead={"parse": 12e-6, "total": 150e-6},
     slot_seconds=2.0,
     cost_usd=0.005,
-    counterfactual={"baseline": 0.01},
+    counterfactual={"baseline": 0.01, "speculative": 0.005},
 )
 
 
@@ -79,7 +83,15 @@ class Bench:
     def __init__(self, *tenants: str, **plain: Any) -> None:
         self.registry = CollectorRegistry()
         self.config = config_of(*(tenants or ("acme",)), **plain)
-        self.metrics = Metrics(self.registry, self.config, reasons=REASONS)
+        self.now = 0.0
+        self.metrics = Metrics(
+            self.registry,
+            self.config,
+            reasons=REASONS,
+            policies=COUNTERFACTUALS,
+            guards=GUARDS,
+            clock=lambda: self.now,
+        )
 
     def read(self, name: str, **labels: str) -> float | None:
         """Return a sample's value, None if there is no such series."""
@@ -89,6 +101,10 @@ class Bench:
         """Return the labels of every series of a sample."""
         found = [s for metric in self.registry.collect() for s in metric.samples if s.name == f"draftlane_{name}"]
         return [sample.labels for sample in found]
+
+    def moved(self, name: str) -> list[dict[str, str]]:
+        """Return the labels of every series of a sample that is not 0."""
+        return [labels for labels in self.series(name) if self.read(name, **labels)]
 
 
 def test_a_finished_call_counts_everywhere_once() -> None:
@@ -117,7 +133,8 @@ def test_a_finished_call_counts_everywhere_once() -> None:
         assert bench.read("acceptance_length_sum", pool="fast", kind=kind) == value
         assert bench.read("acceptance_length_by_score_sum", pool="fast", decile="8", kind=kind) == value
     for name in ("exploration_total", "retries_total", "zero_cost_requests_total", "shadow_decisions_total"):
-        assert bench.series(name) == []
+        assert bench.moved(name) == []
+    assert bench.moved("regret_usd_total") == bench.moved("control_acceptance_length_count") == []
 
 
 def test_a_refused_call_counts_without_a_pool() -> None:
@@ -128,7 +145,7 @@ def test_a_refused_call_counts_without_a_pool() -> None:
 
     nobody = {"model": "none", "pool": "none", "tenant": "none"}
     assert bench.read("requests_total", **nobody, endpoint="chat", outcome="rejected", status="4xx") == 1
-    assert bench.series("tokens_total") == bench.series("decisions_total") == bench.series("observations_total") == []
+    assert bench.moved("tokens_total") == bench.moved("decisions_total") == bench.moved("observations_total") == []
 
 
 def test_unusual_calls_are_told() -> None:
@@ -154,11 +171,81 @@ def test_a_complete_answer_that_costs_nothing_is_an_alarm() -> None:
     ):
         bench.metrics.finished(call)
 
-    assert bench.series("zero_cost_requests_total") == [
+    assert bench.moved("zero_cost_requests_total") == [
         {"pool": "fast", "reason": "no_usage"},
-        {"pool": "plain", "reason": "no_price"},
         {"pool": "fast", "reason": "no_slot_time"},
+        {"pool": "plain", "reason": "no_price"},
     ]
+
+
+def test_what_another_pool_would_have_saved_is_regret() -> None:
+    """Regret counts what a call cost beyond its estimate on the other kind of pool, and never the other way round."""
+    bench = Bench()
+    bench.metrics.finished(replace(CALL, cost_usd=0.03, counterfactual={"baseline": 0.01, "speculative": 0.03}))
+    bench.metrics.finished(replace(CALL, cost_usd=0.03, counterfactual={"baseline": 0.04, "speculative": 0.03}))
+    slow = replace(CALL, pool="plain", speculative=False, acceptance=1.0)
+    bench.metrics.finished(replace(slow, cost_usd=0.05, counterfactual={"baseline": 0.05, "speculative": 0.01}))
+
+    assert bench.read("regret_usd_total", model="demo", pool="fast") == pytest.approx(0.02)
+    assert bench.read("regret_usd_total", model="demo", pool="plain") == pytest.approx(0.04)
+
+
+def test_the_estimator_is_held_against_pools_without_draft() -> None:
+    """On baseline every sound observation counts as control, and none as acceptance; timing confirms nothing."""
+    bench = Bench()
+    plain = replace(CALL, pool="plain", speculative=False, acceptance=1.02)
+    for call in (
+        plain,
+        replace(plain, acceptance=0.98),
+        replace(plain, source="timing"),
+        replace(plain, biased="short"),
+    ):
+        bench.metrics.finished(call)
+
+    assert bench.read("control_acceptance_length_count", pool="plain") == 2
+    assert bench.read("control_acceptance_length_sum", pool="plain") == pytest.approx(2.0)
+    assert bench.series("acceptance_length_count") == []
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_shadow_copies_check_the_estimates(order: tuple[int, int]) -> None:
+    """A copy and its original, in either order, count what was estimated and what was paid, by the token."""
+    bench = Bench()
+    shadow = {"pool": "plain", "speculative": False, "shadow": "fast", "reason": "shadow"}
+    elsewhere = {"baseline": 0.02, "speculative": 0.011}
+    original = replace(CALL, **shadow, request_id="a", cost_usd=0.02, counterfactual=elsewhere)
+    copy = replace(CALL, request_id="a-shadow", copy_of="a", tenant=SHADOW_TENANT, completion_tokens=202, cost_usd=0.02)
+    for which in order:
+        bench.metrics.finished((original, copy)[which])
+
+    assert bench.read("shadow_pair_cost_usd_total", pool="fast", kind="estimated") == pytest.approx(0.011)
+    assert bench.read("shadow_pair_cost_usd_total", pool="fast", kind="paid") == pytest.approx(0.01)
+    assert bench.read("cost_usd_total", **WHO | {"tenant": SHADOW}) == pytest.approx(0.02)
+    assert bench.read("shadow_decisions_total", model="demo", pool="fast") == 1
+
+
+def test_halves_of_a_pair_wait_in_bounded_memory() -> None:
+    """Originals without a copy push each other out, and two halves of one kind are no pair."""
+    pairs = Pairs(waiting=3)
+    call = replace(CALL, shadow="fast", pool="plain")
+    assert [pairs.meet(replace(call, request_id=str(i))) for i in range(10)] == [None] * 10
+    assert len(pairs) == 3
+    assert pairs.meet(replace(call, request_id="9")) is None
+    broken = replace(CALL, request_id="9-shadow", copy_of="9", outcome="truncated")
+    assert pairs.meet(broken) is None
+    assert len(pairs) == 2
+
+
+def test_money_is_there_before_its_first_dollar() -> None:
+    """Rows of money and of what should stay at 0 exist from the start, so that rates miss nothing."""
+    bench = Bench("acme", "zeta")
+
+    assert len(bench.series("cost_usd_total")) == len(bench.series("slot_seconds_total")) == 4
+    assert len(bench.series("tokens_total")) == 8
+    assert len(bench.series("counterfactual_cost_usd_total")) == 2 * len(COUNTERFACTUALS)
+    assert len(bench.series("zero_cost_requests_total")) == 6
+    assert bench.moved("cost_usd_total") == []
+    assert SHADOW == SHADOW_TENANT
 
 
 def test_a_biased_observation_teaches_nothing() -> None:
@@ -192,7 +279,7 @@ def test_no_client_makes_a_series() -> None:
 
     assert len(bench.series("requests_total")) == 1
     assert set(bench.series("requests_total")[0].values()) == {"other", "ok"}
-    assert bench.series("decisions_total") == [{"model": "other", "pool": "other", "reason": "other"}]
+    assert bench.moved("decisions_total") == [{"model": "other", "pool": "other", "reason": "other"}]
 
 
 def test_reasons_count_by_their_kind() -> None:
@@ -215,7 +302,8 @@ def test_tenants_beyond_the_limit_share_a_label() -> None:
 
     assert bench.read("cost_usd_total", **WHO | {"tenant": "other"}) == pytest.approx(6 * 0.005)
     assert bench.read("cost_usd_total", **WHO | {"tenant": "t0"}) == pytest.approx(2 * 0.005)
-    assert len(bench.series("cost_usd_total")) == MAX_TENANTS + 1
+    assert len(bench.moved("cost_usd_total")) == MAX_TENANTS + 1
+    assert len({labels["tenant"] for labels in bench.series("cost_usd_total")}) == MAX_TENANTS + 1
 
 
 def test_series_stay_few_whatever_happens() -> None:
@@ -227,32 +315,42 @@ def test_series_stay_few_whatever_happens() -> None:
                 bench.metrics.finished(replace(CALL, outcome=outcome, source=source, reason=reason))
 
     assert len(bench.series("requests_total")) == len(OUTCOMES)
-    assert len(bench.series("observations_total")) == len(SOURCES)
-    assert len(bench.series("decisions_total")) == len(REASONS)
+    assert len(bench.moved("observations_total")) == len(SOURCES)
+    assert len(bench.moved("decisions_total")) == len(REASONS)
+    assert len(bench.series("decisions_total")) == 2 * len(REASONS)
 
 
 def test_the_state_is_what_was_last_set() -> None:
     """Pools, balance, guards and scrapes are gauges; the configured price is there from the start."""
     bench = Bench(price_per_hour=17.88)
     metrics = bench.metrics
-    metrics.pool("fast", step_seconds=0.11, replicas={"live": 2, "open": 1})
-    metrics.balance("demo", threshold=0.4, break_even=2.33)
+    metrics.pool("fast", step_seconds=0.11, replicas={"live": 2, "open": 1}, running=3, slots=12)
+    metrics.balance("demo", "fast", threshold=0.4, break_even=2.33)
+    metrics.curve("fast", [1.5, 2.5])
+    metrics.degraded("store", "gone")
+    metrics.budget("acme", usd=100.0, spent_usd=82.5)
     metrics.guard("stale", "fast", "active")
     metrics.guard("stale", "plain", "clear")
     metrics.scraped("fast", 1, age_seconds=4.5)
-    metrics.inflight.inc()
+    metrics.inflight(lambda: 7)
 
     assert bench.read("pool_price_usd_per_hour", pool="plain") == 17.88
     assert bench.read("step_seconds", pool="fast") == 0.11
     assert bench.read("replicas", pool="fast", state="open") == 1
-    assert bench.read("threshold", model="demo") == 0.4
-    assert bench.read("break_even_acceptance_length", model="demo") == 2.33
+    assert (bench.read("pool_running", pool="fast"), bench.read("pool_slots", pool="fast")) == (3, 12)
+    assert bench.read("threshold", model="demo", pool="fast") == 0.4
+    assert bench.read("break_even_acceptance_length", model="demo", pool="fast") == 2.33
+    assert bench.read("curve_acceptance_length", pool="fast", decile="1") == 2.5
+    assert bench.read("pool_info", pool="fast", model="demo", kind="speculative", revision="demo||7|") == 1
+    assert (bench.read("books_degraded", part="store"), bench.read("books_degraded", part="loop")) == (1, 0)
+    assert (bench.read("budget_usd", tenant="acme"), bench.read("budget_spent_usd", tenant="acme")) == (100, 82.5)
     assert (
         bench.read("guard_active", guard="stale", pool="fast"),
         bench.read("guard_active", guard="stale", pool="plain"),
     ) == (1, 0)
     assert bench.read("scrape_age_seconds", pool="fast", replica="1") == 4.5
-    assert bench.read("inflight") == 1
+    assert bench.read("inflight") == 7
+    assert len(bench.series("guard_active")) == len(GUARDS) + 1
 
 
 def test_a_reload_is_counted_and_forgets_what_is_gone() -> None:

@@ -120,6 +120,7 @@ class Server(Section):
     drain_seconds: Amount = 30.0
     log: Literal["json", "off"] = "json"
     log_prompts: bool = False
+    engine_metrics: bool = False  # /metrics tells the engines' counters under vLLM's own names too
     tls_cert: Text | None = None
     tls_key: Text | None = None
 

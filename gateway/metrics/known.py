@@ -13,6 +13,7 @@ from gateway.record import Finished
 
 NONE: Final = "none"
 OTHER: Final = "other"
+SHADOW: Final = "(shadow)"  # whose bill shadow copies are on: no tenant's, but somebody's money
 MAX_TENANTS: Final = 200  # some hundred series each, on two pools
 ENDPOINTS: Final = frozenset({"chat", "completions", "responses", "messages"})
 STATUSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx")
@@ -25,21 +26,29 @@ class Known:
         self._reasons = frozenset(reasons)
         self._models: frozenset[str] = frozenset()
         self._pools: frozenset[str] = frozenset()
-        self._tenants: dict[str, None] = {}
+        self._tenants: dict[str, None] = {SHADOW: None}
 
     def reload(self, config: Config) -> None:
         """Take the names of a configuration; a tenant that once had series of its own keeps them."""
         self._models = frozenset(model.name for model in config.models)
         self._pools = frozenset(pool.name for pool in config.pools)
         for tenant in config.tenants:
-            if len(self._tenants) < MAX_TENANTS:
+            if len(self._tenants) <= MAX_TENANTS:
                 self._tenants.setdefault(tenant.name)
 
     def who(self, record: Finished) -> tuple[str, str, str]:
         """The labels of a call's model, pool and tenant."""
-        tenant = record.tenant
-        label = tenant if tenant in self._tenants else OTHER if tenant else NONE
-        return self.model(record.model), self.pool(record.pool), label
+        return self.model(record.model), self.pool(record.pool), self.tenant(record.tenant)
+
+    def tenant(self, name: str) -> str:
+        """The label of a tenant."""
+        return name if name in self._tenants else OTHER if name else NONE
+
+    def tenants_of(self, model: str, config: Config) -> set[str]:
+        """The labels of all tenants that may use a model."""
+        may = [each for each in config.tenants if each.models is None or model in each.models]
+        shadowed = [SHADOW for each in may if each.policy == "shadow"][:1]
+        return {*(self.tenant(each.name) for each in may), *shadowed}
 
     def ending(self, record: Finished) -> tuple[str, str, str]:
         """The labels of a call's endpoint, outcome and class of status."""

@@ -1,28 +1,33 @@
 """One metrics page for several worker processes: each leaves its own in a folder, whoever is scraped adds them up.
 
 Counters and histograms are sums, and a worker that has ended keeps counting by its last page, so that no sum goes backwards.
-Of the gauges `draftlane_inflight` is a sum; the others say the same in every worker, or differ by a moment, and the largest
-stands.
+Gauges count for living workers only: loads are sums, and of what says the same everywhere, or differs by a moment, the
+largest stands. What engines told is the same for all, so the worker that is scraped speaks for itself alone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
-from prometheus_client import Metric
-from prometheus_client.exposition import generate_latest
-from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.utils import floatToGoString
 
-SUMMED_GAUGES = frozenset({"draftlane_inflight"})
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SUMMED_GAUGES: Final = frozenset(
+    {"draftlane_inflight", "draftlane_pool_running", "process_open_fds", "process_resident_memory_bytes"}
+)
+READ_ELSEWHERE: Final = ("draftlane_engine_", "vllm:")
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Share:
-    """A folder in which worker `name` leaves its page; a name is one process's, so a restarted worker adds, not replaces."""
+    """A folder in which a worker leaves its page, under a name "INDEX-PID" that is one process's.
+
+    A worker that is started again under the same index adds to what its predecessor counted, and stands in for its gauges.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
@@ -37,43 +42,63 @@ class Share:
 
     def merged(self, own: bytes) -> bytes:
         """Return the page of all workers together, with this one's as it is now."""
-        pages = [own.decode()]
-        for path in sorted(self._folder.glob("*.prom")):
+        pages: list[tuple[str, str, float]] = []
+        for path in self._folder.glob("*.prom"):
             if path != self._path:
                 with contextlib.suppress(OSError):
-                    pages.append(path.read_text())
-        return merge(pages)
+                    pages.append((path.stem.partition("-")[0], path.read_text(), path.stat().st_mtime))
+        newest: dict[str, float] = {self._path.stem.partition("-")[0]: float("inf")}
+        for index, _, written in pages:
+            newest[index] = max(newest.get(index, 0.0), written)
+        living = [page for index, page, written in pages if written == newest[index]]
+        ended = [page for index, page, written in pages if written != newest[index]]
+        return merge(own.decode(), living, ended)
 
 
-def merge(pages: Iterable[str]) -> bytes:
-    """Add up pages in the Prometheus text format."""
-    families: dict[str, Metric] = {}
-    values: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
-    for page in pages:
-        for family in text_string_to_metric_families(page):
-            families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-            found = values.setdefault(family.name, {})
-            summed = family.type not in ("gauge", "info", "unknown") or family.name in SUMMED_GAUGES
-            for sample in family.samples:
-                key = (sample.name, tuple(sorted(sample.labels.items())))
-                before = found.get(key)
-                if before is None:
-                    found[key] = sample.value
-                elif summed and not sample.name.endswith("_created"):
-                    found[key] = before + sample.value
-                else:
-                    found[key] = max(before, sample.value)
-    for name, family in families.items():
-        for (sample_name, labels), value in values[name].items():
-            family.add_sample(sample_name, dict(labels), value)
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Fixed(list(families.values())))
-    return generate_latest(registry)
+def _told(value: float) -> str:
+    return str(floatToGoString(value))  # type: ignore[no-untyped-call]
 
 
-class _Fixed(Collector):
-    def __init__(self, families: list[Metric]) -> None:
-        self._families = families
+@dataclass(slots=True)
+class _Family:
+    """One metric: its head lines, and its samples by all that stands before the value."""
 
-    def collect(self) -> Iterator[Metric]:
-        yield from self._families
+    head: list[str]
+    kind: str
+    samples: dict[str, float] = field(default_factory=dict)
+
+
+def merge(own: str, living: Iterable[str] = (), ended: Iterable[str] = ()) -> bytes:
+    """Add up pages in the Prometheus text format, as this program writes it: the same labels in the same order.
+
+    Lines are added as text, since parsing them into objects and back takes a second for some hundred tenants.
+    """
+    families: dict[str, _Family] = {}
+    for page in (own, *living):
+        _add(families, page, ("counter", "histogram", "summary", "gauge"), own=page is own)
+    for page in ended:
+        _add(families, page, ("counter", "histogram", "summary"), own=False)
+    lines: list[str] = []
+    for family in families.values():
+        lines += family.head
+        lines += [f"{key} {_told(value)}" for key, value in family.samples.items()]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _add(families: dict[str, _Family], page: str, kinds: tuple[str, ...], *, own: bool) -> None:
+    """Add a page to the families; those that only the own page may tell are passed over in others."""
+    family, largest = _Family([], ""), False
+    for line in page.splitlines():
+        if line.startswith("# HELP "):
+            helped = line
+        elif line.startswith("# TYPE "):
+            name, kind = line[len("# TYPE ") :].rsplit(" ", 1)
+            wanted = kind in kinds and (own or not name.startswith(READ_ELSEWHERE))
+            family = families.setdefault(name, _Family([helped, line], kind)) if wanted else _Family([], "")
+            largest = kind == "gauge" and name not in SUMMED_GAUGES
+        elif line:
+            key, _, told = line.rpartition(" ")
+            value, before = float(told), family.samples.get(key)
+            if before is not None:
+                value = max(before, value) if largest or "_created" in key else before + value
+            family.samples[key] = value

@@ -138,12 +138,12 @@ class Histograms(_Family[Spread]):
         *,
         bounds: Sequence[float],
     ) -> None:
-        self._bounds = tuple(bounds)
+        self.bounds = tuple(bounds)
         self._edges = [*map(floatToGoString, bounds), "+Inf"]
         super().__init__(registry, name, documentation, labels)
 
     def _new(self) -> Spread:
-        return Spread(self._bounds)
+        return Spread(self.bounds)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metric with all its rows."""
@@ -151,6 +151,16 @@ class Histograms(_Family[Spread]):
         for labels, row in self._rows.items():
             family.add_metric(labels, self._buckets(row), row.total)
         yield family
+
+    def summed_by(self, label: str) -> dict[str, list[int]]:
+        """Return the counts by bucket, the last one beyond all bounds, added up by the values of one label."""
+        place = self._labels.index(label)
+        sums: dict[str, list[int]] = {}
+        for labels, row in self._rows.items():
+            counts = sums.setdefault(labels[place], [0] * len(row.counts))
+            for bucket, count in enumerate(row.counts):
+                counts[bucket] += count
+        return sums
 
     def _buckets(self, row: Spread) -> list[Bucket]:
         """Edge, count of all values up to it, and the example of that bucket."""

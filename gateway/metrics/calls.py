@@ -1,34 +1,42 @@
-"""Where figures go: every finished call once, and the state of pools, models and guards as last set.
+"""What a finished call counts: `Calls.finished`, a sink.
 
-All label values come from `known`, the closed sets. No other module of the gateway names a label.
+Rows of money, and of what should stay at 0, exist before their first call: a rate cannot see a series that begins with its
+first dollar.
 """
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, version
-from typing import Final, Literal
-
-from prometheus_client import GCCollector, ProcessCollector
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import CollectorRegistry
+from collections.abc import Iterable
+from typing import Final
 
 from gateway.config import Config
-from gateway.metrics.families import Families, States
-from gateway.metrics.known import NONE, Known
+from gateway.metrics.families import Families
+from gateway.metrics.known import NONE, OTHER, Known
+from gateway.metrics.pairs import Pairs
 from gateway.metrics.tally import Count, Spread
-from gateway.record import Finished
+from gateway.record import SOURCES, Finished
 
 DECILES: Final = 10
-RELOADS: Final = ("ok", "refused")
+KINDS: Final = ("prompt", "completion")
+ZERO_COST: Final = ("no_usage", "no_price", "no_slot_time")
+_BASELINE, _SPECULATIVE = "baseline", "speculative"
 _CACHED: Final = 20_000  # combinations of labels whose rows are looked up only once
 
 
 class _Served:
     """The rows that a call moves once it has reached a pool."""
 
-    __slots__ = ("completion", "cost", "decision", "first_token", "per_token", "prompt", "score", "slot_seconds")
+    __slots__ = (
+        "completion",
+        "cost",
+        "decision",
+        "first_token",
+        "per_token",
+        "prompt",
+        "regret",
+        "score",
+        "slot_seconds",
+    )
 
     def __init__(self, families: Families, who: tuple[str, str, str], reason: str) -> None:
         model, pool, _ = who
@@ -38,6 +46,7 @@ class _Served:
         self.completion: Count = families.tokens.row(*who, "completion")
         self.slot_seconds: Count = families.slot_seconds.row(*who)
         self.cost: Count = families.cost.row(*who)
+        self.regret: Count = families.regret.row(model, pool)
         self.decision: Count = families.decisions.row(model, pool, reason)
         self.score: Spread = families.score.row(model)
 
@@ -55,23 +64,48 @@ class _Rows:
         self.served = None if self.pool == NONE else _Served(families, who, known.reason(record.reason))
 
 
-class Metrics:
-    """All metrics of one process; `reasons` is the closed set of a plan's reasons."""
+class Calls:
+    """Counts finished calls; `reasons` and `policies` are the closed sets of plans and of counterfactuals."""
 
-    def __init__(self, registry: CollectorRegistry, config: Config, *, reasons: Iterable[str] = ()) -> None:
-        self._registry = registry
-        self._families = Families(registry)
-        self._states = States(registry)
-        self._known = Known(reasons)
+    def __init__(self, families: Families, known: Known, *, reasons: Iterable[str], policies: Iterable[str]) -> None:
+        self._families = families
+        self._known = known
+        self._reasons = tuple(reasons)
+        self._policies = tuple(policies)
+        self._pairs = Pairs()
         self._rows: dict[tuple[object, ...], _Rows] = {}
         self._free: frozenset[str] = frozenset()
-        self.inflight = self._states.inflight  # .inc() and .dec() by whoever holds the call
-        ProcessCollector(registry=registry)
-        GCCollector(registry=registry)
-        self._states.build.info({"version": _version(), "python": platform.python_version()})
-        for result in RELOADS:
-            self._states.reloads.row(result)
-        self._apply(config)
+
+    def reload(self, config: Config) -> None:
+        """Take the names and prices of a configuration, and begin the rows that must not be missed."""
+        self._rows.clear()
+        self._free = frozenset(pool.name for pool in config.pools if pool.price_per_hour == 0)
+        families = self._families
+        for pool in config.pools:
+            for tenant in self._known.tenants_of(pool.model, config):
+                who = (pool.model, pool.name, tenant)
+                families.cost.row(*who)
+                families.slot_seconds.row(*who)
+                for kind in KINDS:
+                    families.tokens.row(*who, kind)
+                for policy in self._policies:
+                    families.counterfactual.row(pool.model, tenant, policy)
+            self._begin(pool.model, pool.name)
+
+    def _begin(self, model: str, pool: str) -> None:
+        families = self._families
+        families.regret.row(model, pool)
+        families.exploration.row(pool)
+        families.retries.row(pool)
+        families.shadow.row(model, pool)
+        for kind in ("estimated", "paid"):
+            families.shadow_check.row(pool, kind)
+        for reason in self._reasons:
+            families.decisions.row(model, pool, reason)
+        for reason in ZERO_COST:
+            families.zero_cost.row(pool, reason)
+        for source in (*SOURCES, "biased"):
+            families.observations.row(pool, source)
 
     def finished(self, record: Finished) -> None:
         """Count one finished call; about 5 µs, since every call pays it."""
@@ -89,8 +123,8 @@ class Metrics:
         served.completion.value += record.completion_tokens
         served.slot_seconds.value += record.slot_seconds
         served.cost.value += record.cost_usd
-        for policy, dollars in record.counterfactual.items():
-            families.counterfactual.row(rows.model, rows.tenant, policy).value += dollars
+        if record.counterfactual:
+            self._elsewhere(record, rows, served)
         if record.ttft is not None:
             served.first_token.add_example(record.ttft, record.request_id, record.time)
             if record.completion_tokens > 1:
@@ -100,37 +134,59 @@ class Metrics:
         self._acceptance(record, rows.pool)
         self._unusual(record, rows)
 
+    def _elsewhere(self, record: Finished, rows: _Rows, served: _Served) -> None:
+        """Count what the call would have cost under other policies, and by how much another pool seems cheaper."""
+        elsewhere = record.counterfactual
+        for policy, dollars in elsewhere.items():
+            self._families.counterfactual.row(rows.model, rows.tenant, policy).value += dollars
+        other = elsewhere.get(_BASELINE if record.speculative else _SPECULATIVE)
+        if other is not None and other < record.cost_usd:
+            served.regret.value += record.cost_usd - other
+
     def _acceptance(self, record: Finished, pool: str) -> None:
         """Count what the call showed of speculation, beside what was predicted."""
         families = self._families
         families.observations.row(pool, "biased" if record.biased else record.source).value += 1
+        seen = None if record.biased else record.acceptance
         if not record.speculative:
+            # A non-streamed answer's timing is no control: it takes the step time that it would have to confirm.
+            if seen is not None and record.source in ("engine", "events"):
+                families.control.row(pool).add(seen)
             return
         if record.expected is not None:
             families.acceptance.row(pool, "predicted").add(record.expected)
-        if record.acceptance is None or record.biased:
+        if seen is None:
             return
-        families.acceptance.row(pool, "observed").add(record.acceptance)
+        families.acceptance.row(pool, "observed").add(seen)
         if record.score is not None and record.expected is not None:
             decile = str(min(int(record.score * DECILES), DECILES - 1))
             families.acceptance_by_score.row(pool, decile, "predicted").add(record.expected)
-            families.acceptance_by_score.row(pool, decile, "observed").add(record.acceptance)
+            families.acceptance_by_score.row(pool, decile, "observed").add(seen)
 
     def _unusual(self, record: Finished, rows: _Rows) -> None:
         """Count what few calls have: exploration, shadow, retries, and answers that were charged nothing."""
         families = self._families
         if record.explored:
             families.exploration.row(rows.pool).value += 1
-        if record.shadow:
-            families.shadow.row(rows.model, self._known.pool(record.shadow)).value += 1
         if record.attempts > 1:
             families.retries.row(rows.pool).value += record.attempts - 1
-        if record.outcome != "ok" or record.endpoint == "other":
+        if record.copy_of or (record.shadow and record.shadow != record.pool):
+            self._shadow(record)
+        if record.shadow and not record.copy_of:
+            families.shadow.row(rows.model, self._known.pool(record.shadow)).value += 1
+        if record.outcome != "ok" or record.endpoint == OTHER:
             return
         if record.usage_source == "none":
             families.zero_cost.row(rows.pool, "no_usage").value += 1
         elif record.cost_usd == 0.0:
             families.zero_cost.row(rows.pool, "no_price" if record.pool in self._free else "no_slot_time").value += 1
+
+    def _shadow(self, record: Finished) -> None:
+        pair = self._pairs.meet(record)
+        if pair is not None:
+            pool = self._known.pool(pair.pool)
+            self._families.shadow_check.row(pool, "estimated").value += pair.estimated
+            self._families.shadow_check.row(pool, "paid").value += pair.paid
 
     def _rows_of(self, record: Finished) -> _Rows:
         key = (
@@ -148,56 +204,3 @@ class Metrics:
                 self._rows.clear()
             rows = self._rows[key] = _Rows(self._families, self._known, record)
         return rows
-
-    def pool(self, name: str, *, step_seconds: float, replicas: Mapping[str, int]) -> None:
-        """Set how a pool is: seconds per verification step at the load now, and its replicas by state."""
-        pool = self._known.pool(name)
-        self._states.step_seconds.labels(pool).set(step_seconds)
-        for state, count in replicas.items():
-            self._states.replicas.labels(pool, state).set(count)
-
-    def balance(self, model: str, *, threshold: float, break_even: float) -> None:
-        """Set where speculation and baseline tie now: as a score, and as tokens per step."""
-        label = self._known.model(model)
-        self._states.threshold.labels(label).set(threshold)
-        self._states.break_even.labels(label).set(break_even)
-
-    def guard(self, guard: str, pool: str, state: Literal["active", "clear"]) -> None:
-        """Set whether a guard keeps calls from a pool."""
-        self._states.guard.labels(guard, self._known.pool(pool)).set(state == "active")
-
-    def scraped(self, pool: str, replica: int, *, age_seconds: float) -> None:
-        """Set how old the figures of an engine are; `replica` is its place in the pool."""
-        self._states.scrape_age.labels(self._known.pool(pool), str(replica)).set(age_seconds)
-
-    def reloaded(self, config: Config) -> None:
-        """Take a configuration that is now in force."""
-        self._states.reloads.row("ok").value += 1
-        self._apply(config)
-
-    def reload_refused(self) -> None:
-        """Count a configuration that changed nothing because it has problems."""
-        self._states.reloads.row("refused").value += 1
-
-    def render(self, accept: str = "") -> tuple[bytes, str]:
-        """Return all metrics and their content type: OpenMetrics, with examples of calls, if `accept` asks for it."""
-        encode, content_type = choose_encoder(accept)
-        return encode(self._registry), content_type
-
-    def _apply(self, config: Config) -> None:
-        self._known.reload(config)
-        self._rows.clear()
-        self._free = frozenset(pool.name for pool in config.pools if pool.price_per_hour == 0)
-        for gauge in (self._states.price, self._states.step_seconds, self._states.replicas, self._states.scrape_age):
-            gauge.clear()
-        for pool in config.pools:
-            self._states.price.labels(pool.name).set(pool.price_per_hour)
-        self._states.config.info({"digest": config.digest})
-
-
-def _version() -> str:
-    """The installed distribution's version; a bare source tree has none."""
-    try:
-        return version("draftlane")
-    except PackageNotFoundError:
-        return "source"

@@ -1,0 +1,170 @@
+"""All metrics of one process: what finished calls count, the state of pools, models and guards as last set, and the page.
+
+All label values come from `known`, the closed sets. No other module of the gateway names a label.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final, Literal
+
+from prometheus_client import GCCollector, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import CollectorRegistry
+
+from gateway.config import Config
+from gateway.metrics.calls import Calls
+from gateway.metrics.engines import Engines, Reading
+from gateway.metrics.families import Families
+from gateway.metrics.known import Known
+from gateway.metrics.recent import Recent
+from gateway.metrics.states import States
+from gateway.record import Finished
+
+PARTS: Final = ("store", "journal", "loop")
+
+
+class Metrics:
+    """All metrics of one process.
+
+    Args:
+        registry: where they are registered.
+        config: the configuration in force.
+        reasons: the closed set of a plan's reasons.
+        policies: the closed set of counterfactuals.
+        guards: the closed set of guards.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        config: Config,
+        *,
+        reasons: Iterable[str] = (),
+        policies: Iterable[str] = (),
+        guards: Iterable[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        reasons = tuple(reasons)
+        self._registry = registry
+        self._families = Families(registry)
+        self._states = States(registry)
+        self._known = Known(reasons)
+        self._guards = tuple(guards)
+        self._engines = Engines(registry)
+        self._calls = Calls(self._families, self._known, reasons=reasons, policies=policies)
+        _recent(registry, self._families, clock)
+        ProcessCollector(registry=registry)
+        GCCollector(registry=registry)
+        self._states.build.info({"version": _version(), "python": platform.python_version()})
+        for part in PARTS:
+            self._states.degraded.labels(part).set(0)
+        self._apply(config)
+
+    def finished(self, record: Finished) -> None:
+        """Count one finished call."""
+        self._calls.finished(record)
+
+    def inflight(self, count: Callable[[], float]) -> None:
+        """Tell where the number of calls under way is to be read."""
+        self._states.inflight.set_function(count)
+
+    def engines(self, read: Callable[[], Iterable[Reading]]) -> None:
+        """Tell where the engines' last readings are to be had."""
+        self._engines.read = read
+
+    def pool(
+        self, name: str, *, step_seconds: float, replicas: Mapping[str, int], running: int = 0, slots: int = 0
+    ) -> None:
+        """Set how a pool is: seconds per verification step at the load now, replicas by state, load and room."""
+        pool = self._known.pool(name)
+        self._states.step_seconds.labels(pool).set(step_seconds)
+        self._states.running.labels(pool).set(running)
+        self._states.slots.labels(pool).set(slots)
+        for state, count in replicas.items():
+            self._states.replicas.labels(pool, state).set(count)
+
+    def balance(self, model: str, pool: str, *, threshold: float, break_even: float) -> None:
+        """Set where a speculative pool and baseline tie now: as a score, and as tokens per step."""
+        labels = self._known.model(model), self._known.pool(pool)
+        self._states.threshold.labels(*labels).set(threshold)
+        self._states.break_even.labels(*labels).set(break_even)
+
+    def curve(self, pool: str, lengths: Sequence[float]) -> None:
+        """Set what was learned of a speculative pool: tokens per step by decile of the score."""
+        for decile, length in enumerate(lengths):
+            self._states.curve.labels(self._known.pool(pool), str(decile)).set(length)
+
+    def guard(self, guard: str, pool: str, state: Literal["active", "clear"]) -> None:
+        """Set whether a guard keeps calls from a pool."""
+        self._states.guard.labels(guard, self._known.pool(pool)).set(state == "active")
+
+    def scraped(self, pool: str, replica: int, *, age_seconds: float) -> None:
+        """Set how old the figures of an engine are; `replica` is its place in the pool."""
+        self._states.scrape_age.labels(self._known.pool(pool), str(replica)).set(age_seconds)
+
+    def degraded(self, part: str, trouble: str | None) -> None:
+        """Set whether a part of the books fails."""
+        self._states.degraded.labels(part).set(trouble is not None)
+
+    def budget(self, tenant: str, *, usd: float, spent_usd: float) -> None:
+        """Set what a tenant may spend in its period, and what it has spent."""
+        label = self._known.tenant(tenant)
+        self._states.budget.labels(label).set(usd)
+        self._states.budget_spent.labels(label).set(spent_usd)
+
+    def reloaded(self, config: Config) -> None:
+        """Take a configuration that is now in force."""
+        self._states.reloads.row("ok").value += 1
+        self._apply(config)
+
+    def reload_refused(self) -> None:
+        """Count a configuration that changed nothing because it has problems."""
+        self._states.reloads.row("refused").value += 1
+
+    def render(self, accept: str = "") -> tuple[bytes, str]:
+        """Return all metrics and their content type: OpenMetrics, with examples of calls, if `accept` asks for it."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
+
+    def _apply(self, config: Config) -> None:
+        states = self._states
+        self._known.reload(config)
+        self._calls.reload(config)
+        self._engines.also_as_vllm = config.server.engine_metrics
+        states.forget()
+        for pool in config.pools:
+            states.price.labels(pool.name).set(pool.price_per_hour)
+            states.pool_info.labels(pool.name, pool.model, pool.kind, pool.revision).set(1)
+            for guard in self._guards if pool.speculative else ():
+                states.guard.labels(guard, pool.name).set(0)
+        states.config.info({"digest": config.digest})
+
+
+def _recent(registry: CollectorRegistry, families: Families, clock: Callable[[], float]) -> None:
+    """Register the quantiles of the last minutes, by pool."""
+    for name, text, histograms in (
+        ("request_duration", "Quantiles of calls' durations", families.duration),
+        ("time_to_first_token", "Quantiles of times to first token", families.first_token),
+        ("time_per_output_token", "Quantiles of times per output token", families.per_token),
+    ):
+        Recent(
+            registry,
+            f"draftlane_{name}_quantile_seconds",
+            f"{text} over the last five minutes.",
+            histograms,
+            label="pool",
+            clock=clock,
+        )
+
+
+def _version() -> str:
+    """The installed distribution's version; a bare source tree has none."""
+    try:
+        return version("draftlane")
+    except PackageNotFoundError:
+        return "source"
