@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from ssl import PROTOCOL_TLS_CLIENT, SSLContext
 from typing import Any
 
 import httpx
 
 from gateway.engine import EngineSettings, Running, serve
 
+PLAIN = SSLContext(PROTOCOL_TLS_CLIENT)  # never used; httpx would read all certificates for each client otherwise
 FAST = 500.0  # a speed at which the clock of the machine is what counts
 
 
@@ -18,7 +21,7 @@ FAST = 500.0  # a speed at which the clock of the machine is what counts
 async def engine(**settings: Any) -> AsyncIterator[tuple[Running, httpx.AsyncClient]]:
     """Serve a fast engine of these settings, with a client for it."""
     chosen = EngineSettings(**{"speed": FAST, **settings})
-    async with serve(chosen) as running, httpx.AsyncClient(base_url=running.url, verify=False, timeout=30) as client:
+    async with serve(chosen) as running, httpx.AsyncClient(base_url=running.url, verify=PLAIN, timeout=30) as client:
         yield running, client
 
 
@@ -54,6 +57,13 @@ def events(text: str) -> list[dict[str, Any]]:
 def text_of(found: list[dict[str, Any]]) -> str:
     """Return the text of a stream's events."""
     return "".join(choice["delta"].get("content") or "" for event in found for choice in event["choices"])
+
+
+async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+    """Wait until the condition holds; fails when it does not in time."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
 
 
 async def samples(client: httpx.AsyncClient) -> dict[str, float]:

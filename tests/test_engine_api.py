@@ -42,7 +42,7 @@ async def test_shape_of_a_chat_completion():
     assert list(answer)[:6] == ["id", "object", "created", "model", "choices", "service_tier"]
     assert answer["id"].startswith("chatcmpl-")
     assert answer["object"] == "chat.completion"
-    assert answer["system_fingerprint"] is None
+    assert answer["system_fingerprint"].startswith("vllm-")
     assert list(answer["choices"][0]) == ["index", "message", "logprobs", "finish_reason", "stop_reason", "token_ids"]
     assert "metrics" not in answer
 
@@ -301,18 +301,39 @@ async def test_methods(method: str, path: str, status: int):
 async def test_messages_errors_have_anthropics_shape():
     """On /v1/messages an error looks like one of Anthropic's."""
     async with engine() as (_, client):
-        response = await client.post("/v1/messages", json={"model": "demo", "messages": [{"role": "user", "content": "x"}]})
+        response = await client.post(
+            "/v1/messages", json={"model": "demo", "messages": [{"role": "user", "content": "x"}]}
+        )
 
     assert response.status_code == 400
     assert response.json()["type"] == "error"
     assert "Field required" in response.json()["error"]["message"]
 
 
+async def test_request_ids():
+    """A request id that comes with a request is the answer's, after the endpoint's prefix."""
+    async with engine() as (_, client):
+        response = await client.post("/v1/chat/completions", json=chat(COUNT), headers={"x-request-id": "abc"})
+
+    assert response.json()["id"] == "chatcmpl-abc"
+
+
+async def test_responses_are_not_stored():
+    """A response that another one is to follow is not found."""
+    body = {"model": "demo", "input": COUNT, "previous_response_id": "resp_1"}
+    async with engine() as (_, client):
+        response = await client.post("/v1/responses", json=body)
+
+    assert response.status_code == 404
+
+
 async def test_unknown_fields_are_ignored():
     """Fields that nobody knows change nothing."""
     async with engine() as (_, client):
         plain = await ask(client, COUNT)
-        more = await ask(client, COUNT, chat_template_kwargs={"enable_thinking": False}, guided_json=None, some_field=[1])
+        more = await ask(
+            client, COUNT, chat_template_kwargs={"enable_thinking": False}, guided_json=None, some_field=[1]
+        )
 
     assert plain["choices"] == more["choices"]
 

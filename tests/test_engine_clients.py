@@ -65,7 +65,11 @@ async def test_chat_stream(client: openai.AsyncOpenAI):
 
 @pytest.mark.parametrize(
     ("choice", "reason"),
-    [("auto", "tool_calls"), ("required", "tool_calls"), ({"type": "function", "function": {"name": "get_weather"}}, "stop")],
+    [
+        ("auto", "tool_calls"),
+        ("required", "tool_calls"),
+        ({"type": "function", "function": {"name": "get_weather"}}, "stop"),
+    ],
     ids=["auto", "required", "named"],
 )
 async def test_tool_call(client: openai.AsyncOpenAI, choice: object, reason: str):
@@ -226,7 +230,7 @@ async def test_models(client: openai.AsyncOpenAI):
 
 
 async def test_errors(client: openai.AsyncOpenAI):
-    """vLLM's statuses become the SDK's error classes."""
+    """The statuses of vLLM become the error classes of the SDK."""
     with pytest.raises(openai.NotFoundError, match="The model `other` does not exist"):
         await client.chat.completions.create(model="other", messages=COUNT)
     with pytest.raises(openai.BadRequestError, match="maximum context length"):

@@ -14,7 +14,7 @@ from gateway.engine.api.answer import Answer
 from gateway.engine.api.ask import Ask
 from gateway.engine.api.fields import Fields, decode
 from gateway.engine.api.refusal import Refusal, unknown_model
-from gateway.engine.api.shape import Shape
+from gateway.engine.api.shape import Service, Shape
 from gateway.engine.distilled import distil
 from gateway.engine.drafting import Draft, Skill
 from gateway.engine.faults import Fault, Faults
@@ -27,7 +27,7 @@ from gateway.engine.settings import EngineSettings
 from gateway.engine.writing import endless, write
 from gateway.engine.writing.pen import Pen
 
-_Endpoint: TypeAlias = tuple[Callable[[Fields, EngineSettings], Ask], Callable[[Ask, str, int | None], Shape]]
+_Endpoint: TypeAlias = tuple[Callable[[Fields, EngineSettings], Ask], Callable[[Ask, Service, str | None], Shape]]
 
 
 class Engine:
@@ -48,6 +48,9 @@ class Engine:
         self.faults = Faults()
         self.batch = Batch(settings, self.dial, self.metrics)
         self._loop = asyncio.get_running_loop()
+        told = settings.window if settings.speculative and settings.per_request_metrics else None
+        mark = hashlib.blake2b(repr((settings.model, settings.kind, settings.seed)).encode(), digest_size=4)
+        self._service = Service(settings.model, f"vllm-0.32.0-{mark.hexdigest()}", told)
         self._requests = 0
         if settings.speculative:
             distil(round(100 * settings.draft_quality))  # read before the first request rather than during it
@@ -68,8 +71,8 @@ class Engine:
         if fault is not None and self._refuses(fault, fields, reply):
             return
         ask = parse(fields, self.settings)
-        shown = self.settings.window if self.settings.speculative and self.settings.per_request_metrics else None
-        self._start(shape(ask, self.settings.model, shown), reply, entry, fault)
+        given = request.header(b"x-request-id")
+        self._start(shape(ask, self._service, given.decode("latin-1") if given else None), reply, entry, fault)
 
     def _refuses(self, fault: Fault, fields: Fields, reply: Reply) -> bool:
         """Let a fault happen that comes before the answer; return whether there is none to come."""

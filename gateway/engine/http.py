@@ -159,6 +159,7 @@ class Connection(asyncio.Protocol):
         self._body_bytes = 0
         self._ready: deque[tuple[Request, bool, bool]] = deque()
         self._reply: Reply | None = None
+        self._running = False
 
     # --- asyncio ---
 
@@ -241,8 +242,7 @@ class Connection(asyncio.Protocol):
             connection=self.number,
         )
         self._ready.append((request, self._parser.should_keep_alive(), self._parser.get_http_version() == "1.1"))
-        if self._reply is None:
-            self._next()
+        self._run()
 
     # --- replies ---
 
@@ -253,10 +253,10 @@ class Connection(asyncio.Protocol):
     def answered(self, *, keep_alive: bool) -> None:
         """Go on with the next request, or close."""
         self._reply = None
-        if not keep_alive:
+        if keep_alive:
+            self._run()
+        else:
             self.transport.close()
-        elif self._ready:
-            self._next()
 
     def reset(self) -> None:
         """Close with a TCP reset: linger for zero seconds, then drop."""
@@ -265,10 +265,17 @@ class Connection(asyncio.Protocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
 
-    def _next(self) -> None:
-        request, keep_alive, chunked = self._ready.popleft()
-        self._reply = reply = Reply(self, head_only=request.method == "HEAD", keep_alive=keep_alive, chunked=chunked)
-        self._application(request, reply)
+    def _run(self) -> None:
+        """Hand over requests while the one before is answered; an answer given at once comes back here and only returns."""
+        if self._running:
+            return
+        self._running = True
+        while self._ready and self._reply is None and not self.transport.is_closing():
+            request, keep_alive, chunked = self._ready.popleft()
+            head_only = request.method == "HEAD"
+            self._reply = reply = Reply(self, head_only=head_only, keep_alive=keep_alive, chunked=chunked)
+            self._application(request, reply)
+        self._running = False
 
     def _refuse(self, status: int, text: bytes) -> None:
         if not self.transport.is_closing():

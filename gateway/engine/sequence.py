@@ -105,8 +105,7 @@ class Sequence:
         self._draft = draft
         self._sink = sink
         self._decoder = Decoder(TOKENIZER)
-        self._text = ""
-        self._shown = 0
+        self._tail = ""  # text that is written and not yet shown: a stop string may begin in it
         self._hold = max((len(stop) for stop in limits.stop), default=1) - 1
 
     def __repr__(self) -> str:
@@ -151,24 +150,24 @@ class Sequence:
             elif token in limits.stop_token_ids and self.tally.tokens + len(tokens) > limits.min_tokens:
                 self.finish, reason = "stop", token
             else:
-                self._text += self._decoder.feed(token)
+                self._tail += self._decoder.feed(token)
                 reason = self._stopped(self.tally.tokens + len(tokens)) if limits.stop else None
                 self.finish = "stop" if reason is not None else None
             if self.finish is not None:
                 break
         if self.finish is None and len(tokens) == room:
             self.finish = "length"
-        until = len(self._text) if self.finish else max(self._shown, len(self._text) - self._hold)
-        text, self._shown = self._text[self._shown : until], until
+        until = len(self._tail) if self.finish else max(0, len(self._tail) - self._hold)
+        text, self._tail = self._tail[:until], self._tail[until:]
         return tokens, text, reason
 
     def _stopped(self, tokens: int) -> str | None:
         if tokens < self.limits.min_tokens:
             return None
         for stop in self.limits.stop:
-            found = self._text.find(stop, max(0, self._shown - len(stop)))
+            found = self._tail.find(stop)
             if found >= 0:
-                self._text = self._text[: found + len(stop) * self.limits.include_stop]
+                self._tail = self._tail[: found + len(stop) * self.limits.include_stop]
                 return stop
         return None
 

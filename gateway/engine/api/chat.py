@@ -15,7 +15,7 @@ from gateway.engine.api.ask import (
 )
 from gateway.engine.api.fields import Fields
 from gateway.engine.api.logprobs import chat_logprobs
-from gateway.engine.api.shape import DONE, Choice, Shape, encode, sse
+from gateway.engine.api.shape import DONE, Choice, Service, Shape, encode, sse
 from gateway.engine.api.tools import CallDelta, CallReader, form_of, tools_of
 from gateway.engine.sequence import Emission
 from gateway.engine.settings import EngineSettings
@@ -87,9 +87,14 @@ class ChatShape(Shape):
 
     prefix = "chatcmpl-"
 
-    def __init__(self, ask: Ask, model: str, window: int | None) -> None:
-        super().__init__(ask, model, window)
-        self._chunk_head = {"id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": model}
+    def __init__(self, ask: Ask, service: Service, request_id: str | None = None) -> None:
+        super().__init__(ask, service, request_id)
+        self._chunk_head = {
+            "id": self.id,
+            "object": "chat.completion.chunk",
+            "created": self.created,
+            "model": self.model,
+        }
         self._calls = (
             {} if ask.form.kind in ("text", "json") else {one.index: CallReader(ask.form) for one in self.choices}
         )
@@ -131,13 +136,17 @@ class ChatShape(Shape):
             found["stop_reason"] = emission.stop_reason
         found["token_ids"] = emission.tokens if self.ask.return_token_ids else None
         usage = {"usage": self.usage_of(choice)} if self.ask.continuous_usage else {}
-        return [sse({**self._chunk_head, "choices": [found], **usage})]
+        # The fingerprint rides the last chunk: this one, unless a usage chunk follows.
+        last = emission.finish is not None and not self.ask.include_usage
+        mark = {"system_fingerprint": self._service.fingerprint} if last else {}
+        return [sse({**self._chunk_head, "choices": [found], **usage, **mark})]
 
     def closing(self) -> list[bytes]:
         """Return the usage chunk, if asked for, and the end mark."""
         if not self.ask.include_usage:
             return [DONE]
-        return [sse({**self._chunk_head, "choices": [], "usage": self.usage(), **self.metrics()}), DONE]
+        mark = {"system_fingerprint": self._service.fingerprint}
+        return [sse({**self._chunk_head, "choices": [], "usage": self.usage(), **mark, **self.metrics()}), DONE]
 
     def whole(self) -> bytes:
         """Return the complete answer."""
@@ -155,7 +164,7 @@ class ChatShape(Shape):
         head = {**self._chunk_head, "object": "chat.completion"}
         tail = {
             "service_tier": None,
-            "system_fingerprint": None,
+            "system_fingerprint": self._service.fingerprint,
             "usage": {**self.usage(), "prompt_tokens_details": None},
             "prompt_logprobs": None,
             "prompt_token_ids": list(self.ask.prompts[0].ids) if self.ask.return_token_ids else None,

@@ -99,7 +99,7 @@ class CompletionShape(Shape):
         start = len(choice.tokens) - len(emission.tokens)
         echoed = self._echo(choice) if start == 0 else ""
         ids = list(self.ask.prompt_of(choice.index).ids) if self.ask.return_token_ids and start == 0 else None
-        offset = len(choice.text) - len(emission.text) + len(self._echo(choice))
+        offset = choice.length - len(emission.text) + len(self._echo(choice))
         found: dict[str, object] = {
             "index": choice.index,
             "text": echoed + emission.text,
@@ -133,7 +133,12 @@ class CompletionShape(Shape):
             }
             for choice in self.choices
         ]
-        tail = {"service_tier": None, "system_fingerprint": None, "usage": self.usage(), "kv_transfer_params": None}
+        tail = {
+            "service_tier": None,
+            "system_fingerprint": self._service.fingerprint,
+            "usage": self.usage(),
+            "kv_transfer_params": None,
+        }
         return encode({**self._head(), "choices": choices, **tail, **self.metrics()})
 
     def _head(self) -> dict[str, object]:

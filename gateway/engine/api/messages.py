@@ -7,7 +7,7 @@ import json
 from gateway.engine.api.ask import Ask, Prompt, limits_of, render, sampling_of
 from gateway.engine.api.chat import content_text
 from gateway.engine.api.fields import Fields
-from gateway.engine.api.shape import Choice, Shape, encode
+from gateway.engine.api.shape import Choice, Service, Shape, encode
 from gateway.engine.api.tools import CallReader, Tool, form_of
 from gateway.engine.sequence import Emission
 from gateway.engine.settings import EngineSettings
@@ -67,8 +67,8 @@ class MessagesShape(Shape):
 
     prefix = "msg_"
 
-    def __init__(self, ask: Ask, model: str, window: int | None) -> None:
-        super().__init__(ask, model, window)
+    def __init__(self, ask: Ask, service: Service, request_id: str | None = None) -> None:
+        super().__init__(ask, service, request_id)
         self._reader = CallReader(ask.form)
         self._block: str | None = None
         self._blocks = 0

@@ -7,7 +7,8 @@ from uuid import uuid4
 from gateway.engine.api.ask import Ask, Prompt, bias_of, limits_of, render, sampling_of, seed_of
 from gateway.engine.api.chat import content_text
 from gateway.engine.api.fields import Fields
-from gateway.engine.api.shape import Choice, Shape, encode
+from gateway.engine.api.refusal import Refusal
+from gateway.engine.api.shape import Choice, Service, Shape, encode
 from gateway.engine.api.tools import CallReader, Tool, form_of
 from gateway.engine.sequence import Emission
 from gateway.engine.settings import EngineSettings
@@ -35,6 +36,9 @@ def conversation_of(fields: Fields) -> tuple[Message, ...]:
 
 def parse(fields: Fields, settings: EngineSettings) -> Ask:
     """Return what a responses request asks for."""
+    if "previous_response_id" in fields:  # nothing is stored, as with vLLM unless it is told to
+        missing = fields.text("previous_response_id")
+        raise Refusal(f"Response with id '{missing}' not found.", status=404, kind="invalid_request_error")
     conversation = conversation_of(fields)
     if not conversation:
         raise fields.wrong("input", "expected at least one item")
@@ -60,8 +64,8 @@ class ResponsesShape(Shape):
 
     prefix = "resp_"
 
-    def __init__(self, ask: Ask, model: str, window: int | None) -> None:
-        super().__init__(ask, model, window)
+    def __init__(self, ask: Ask, service: Service, request_id: str | None = None) -> None:
+        super().__init__(ask, service, request_id)
         self._reader = CallReader(ask.form)
         self._item = ""  # the kind of the output item that is open
         self._item_id = ""

@@ -27,31 +27,47 @@ class Choice:
     """One of the completions of a request, as far as it has come."""
 
     index: int
-    text: str = ""
+    parts: list[str] = field(default_factory=list)
+    length: int = 0  # characters of text
     tokens: list[int] = field(default_factory=list)
     finish: Finish | None = None
     stop_reason: str | int | None = None
 
+    @property
+    def text(self) -> str:
+        """The whole text so far."""
+        return "".join(self.parts)
+
     def take(self, emission: Emission) -> None:
         """Add a step's outcome."""
         self.tokens.extend(emission.tokens)
-        self.text += emission.text
+        self.parts.append(emission.text)
+        self.length += len(emission.text)
         self.finish, self.stop_reason = emission.finish, emission.stop_reason
 
 
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What an answer says of the engine: the model's name, a fingerprint, and the draft's window where it tells of that."""
+
+    model: str
+    fingerprint: str
+    window: int | None
+
+
 class Shape(ABC):
-    """How an endpoint writes its answer, whole or in events; `window` is None where nothing is said about drafting."""
+    """How an endpoint writes its answer, whole or in events."""
 
     prefix: ClassVar[str]
 
-    def __init__(self, ask: Ask, model: str, window: int | None) -> None:
+    def __init__(self, ask: Ask, service: Service, request_id: str | None = None) -> None:
         self.ask = ask
-        self.model = model
-        self.id = f"{self.prefix}{uuid4().hex}"
+        self.model = service.model
+        self.id = f"{self.prefix}{request_id or uuid4().hex}"
         self.created = int(time.time())
         self.choices = [Choice(index) for index in range(ask.choices)]
         self.tallies: list[Tally] = []
-        self._window = window
+        self._service = service
 
     @abstractmethod
     def opening(self, choice: Choice) -> list[bytes]:
@@ -83,10 +99,11 @@ class Shape(ABC):
 
     def metrics(self) -> dict[str, object]:
         """Return `{"metrics": …}` about drafting where the engine offers it and a single sequence ran, else {}."""
-        if self._window is None or len(self.tallies) != 1:
+        window = self._service.window
+        if window is None or len(self.tallies) != 1:
             return {}
         tally = self.tallies[0]
-        histogram = tally.histogram + [0] * (self._window + 1 - len(tally.histogram))
+        histogram = tally.histogram + [0] * (window + 1 - len(tally.histogram))
         steps = sum(histogram)
         found = {
             "mean_acceptance_length": 1 + tally.accepted / steps if steps else 1.0,
@@ -95,7 +112,7 @@ class Shape(ABC):
             "num_spec_steps": steps,
             "num_accepted_draft_tokens": tally.accepted,
             "num_draft_tokens": tally.drafted,
-            "num_spec_tokens": self._window,
+            "num_spec_tokens": window,
         }
         return {"metrics": {"speculative_decoding": found}}
 

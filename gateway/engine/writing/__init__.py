@@ -39,8 +39,8 @@ def _rule(pattern: str, writer: Writer) -> tuple[re.Pattern[str], Writer]:
 
 
 _ON_RECORDS = (
-    _rule(r"\bmarkdown\b|\btable\b(?!\s+\w+\s*\()(?!.*\binsert)", tables.converted(tables.as_table)),
     _rule(r"\bsql\b|\binsert\b", tables.converted(tables.as_sql)),
+    _rule(r"\bmarkdown\b|\btable\b", tables.converted(tables.as_table)),
     _rule(r"\bini\b|\bconfig\b|\bsection\b", tables.converted(tables.as_ini)),
     _rule(r"\b(?:to|as|into)\s+(?:an?\s+)?csv\b", tables.converted(tables.as_csv)),
     _rule(r"\b(?:to|as|into|in)\s+(?:an?\s+)?ya?ml\b", tables.converted(tables.as_yaml)),
@@ -134,15 +134,15 @@ def _writer(request: Request, messages: Sequence[Message]) -> Writer:
         if material and records(material) and (found := _first(_ON_RECORDS, words)) is not None:
             return found
         if material and (found := _first(_ON_MATERIAL, words)) is not None:
-            return _with(material, found) if words is system else found
+            return _with(Request(system, material, request.language), found) if words is system else found
         if (found := _first(_ON_WORDS, words)) is not None:
             return found
     return prose.explanation
 
 
-def _with(material: str, writer: Writer) -> Writer:
-    """Return `writer` working on `material` under an instruction that stands in the system prompt."""
-    return lambda request, pen: writer(Request(request.instruction, material, request.language), pen)
+def _with(request: Request, writer: Writer) -> Writer:
+    """Return `writer` working on a request whose instruction stands in the system prompt."""
+    return lambda _, pen: writer(request, pen)
 
 
 def _first(rules: Sequence[tuple[re.Pattern[str], Writer]], words: str) -> Writer | None:

@@ -12,6 +12,7 @@ from gateway.engine.writing.request import Request
 
 _RANGE = re.compile(r"(-?\d+)\s*(?:to|through|until|up to|and|\.\.\.?|-|–)\s*(-?\d+)", re.IGNORECASE)
 _FROM = re.compile(r"\bfrom\s+(-?\d+)", re.IGNORECASE)
+_NUMBERS = re.compile(r"(\d+)\s+numbers", re.IGNORECASE)
 _UP_TO = re.compile(r"\b(?:up\s+)?to\s+(\d+)|\bfirst\s+(\d+)", re.IGNORECASE)
 _STEPS = re.compile(r"\b(?:steps? of|by|every)\s+(\d+)", re.IGNORECASE)
 _TIMES = re.compile(r"(\d+)\s*(?:times|x\b)", re.IGNORECASE)
@@ -40,7 +41,8 @@ class Range:
             first, last = int(found[1]), int(found[2])
         else:
             first = int(start[1]) if start else 1
-            many = request.many(0)
+            numbers = _NUMBERS.search(text)
+            many = int(numbers[1]) if numbers else 0
             last = first + step * (many - 1) if many else int(end[1] or end[2]) if end else 100
         return cls(first, last, step if last >= first else -step)
 
