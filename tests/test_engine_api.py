@@ -226,9 +226,10 @@ async def test_context_length():
     async with engine(max_model_len=100) as (_, client):
         output = await client.post("/v1/chat/completions", json=chat(COUNT, max_tokens=99))
         prompt = await client.post("/v1/chat/completions", json=chat("word " * 200))
+        vast = await client.post("/v1/chat/completions", json=chat("x" * 10**7))
         rest = await ask(client, STORY)
 
-    for response in (output, prompt):
+    for response in (output, prompt, vast):
         assert response.status_code == 400
         assert "maximum context length is 100 tokens" in response.json()["error"]["message"]
     assert rest["usage"]["total_tokens"] == 100

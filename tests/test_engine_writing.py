@@ -205,6 +205,31 @@ def test_any_schema_gets_json(schema: object):
     json.loads(told("Fill this in.", Form(kind="json", schema=given_)))
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "minItems": 10**9, "items": {"type": "string", "minLength": 10**9}},
+        {"type": "array", "minItems": 2, "items": {"$ref": "#"}},
+        {"properties": {name: {"$ref": "#"} for name in "abcdefgh"}, "required": list("abcdefgh")},
+        {"$ref": "#"},
+        {"anyOf": [{"$ref": "#"}]},
+    ],
+    ids=["endless", "array of itself", "object of itself", "itself", "one of itself"],
+)
+def test_schemas_without_an_end(schema: dict[str, object]):
+    """A schema that asks for more than there is room for gets a document of bounded size."""
+    assert len(told("Fill this in.", Form(kind="json", schema=schema))) < 10**6
+
+
+@pytest.mark.parametrize("letters", ["a", "5 times ", "a, and ", "count 5 to ", '"', "`", "x@", "[", "=\n", "Aa "])
+@pytest.mark.parametrize("task", ["Extract all emails:\n\n", "Repeat ", "Generate JSON with ", ""])
+def test_long_requests_are_read_in_bounded_time(letters: str, task: str):
+    """No pattern takes forever over a long and monotonous request (the suite's time limit would end it)."""
+    pen = Pen(Random(1), Random(1), Sampling())
+
+    assert next(write([Message("user", task + letters * 50_000)], Form(), pen)) is not None
+
+
 def test_temperature_changes_words():
     """At temperature 0 the dice do not matter; above it they do, less where top-k or top-p leave no choice."""
 

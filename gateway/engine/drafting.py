@@ -16,6 +16,9 @@ from gateway.engine.history import LONG, SHORT, History, shape_of
 from gateway.engine.material import Material, is_content
 from gateway.engine.tokenizer import TOKENIZER
 
+_LOOKBACK = (
+    8192  # tokens of the prompt that are read: a small model's context, and what bounds the cost of a long prompt
+)
 _GAP = 10  # tokens that a passage may differ by before it is given up
 _EDITS = 8  # replacements remembered
 
@@ -44,6 +47,7 @@ class Draft:
         self._skill = skill
         self._chance = chance
         self._history = History()
+        prompt = prompt[-_LOOKBACK:]
         for token in prompt:
             self._history.extend(token)
         self._prompt = len(prompt)

@@ -121,8 +121,9 @@ class Reply:
     def gone(self) -> None:
         """Take note that the client has left; called by the connection."""
         self._protocol = None
-        if self.on_gone is not None:
-            self.on_gone()
+        tell, self.on_gone, self.on_drain = self.on_gone, None, None
+        if tell is not None:
+            tell()
 
     def _head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         self.started, self.status = True, status
@@ -135,6 +136,7 @@ class Reply:
 
     def _finish(self) -> None:
         protocol, self._protocol = self._protocol, None
+        self.on_gone = self.on_drain = None  # lets go of the answer, which knows this reply
         if protocol is not None:
             protocol.answered(keep_alive=self._keep_alive)
 

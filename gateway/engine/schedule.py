@@ -143,12 +143,14 @@ class Batch:
     def _step(self) -> None:
         now = self._loop.time()
         seconds, self._began = now - self._began, now
-        for sequence in tuple(self._decoding):
-            # One sequence's end may cancel another's, as choices of the same request.
-            if not sequence.held and sequence.finish is None:
-                self._watcher.stepped(sequence.advance(self._window), seconds)
-                self._leave_if_finished(sequence)
-        self._schedule()
+        try:
+            for sequence in tuple(self._decoding):
+                # A client's leaving, seen while another sequence is written, may have cancelled this one.
+                if not sequence.held and sequence.finish is None:
+                    self._watcher.stepped(sequence.advance(self._window), seconds)
+                    self._leave_if_finished(sequence)
+        finally:
+            self._schedule()
 
     def _leave_if_finished(self, sequence: Sequence) -> None:
         if sequence.finish is not None and sequence in self._decoding:

@@ -71,7 +71,7 @@ class Tokenizer:
         for identity, name in ((256, "<|im_start|>"), (257, "<|im_end|>"), (258, "<|endoftext|>")):
             self._bytes[identity] = name.encode()
         self._texts: list[str | None] = [_text(raw) for raw in self._bytes]
-        self._longest = max(map(len, table))
+        self.longest = max(map(len, table))
         self._cache: dict[str, tuple[int, ...]] = {}
         self.numbers: dict[int, tuple[str, str]] = self._find_numbers()
         self.specials = frozenset((self.start, self.end, self.eos))
@@ -126,7 +126,7 @@ class Tokenizer:
     def _cover(self, raw: bytes) -> Iterable[int]:
         position = 0
         while position < len(raw):
-            for width in range(min(self._longest, len(raw) - position), 0, -1):
+            for width in range(min(self.longest, len(raw) - position), 0, -1):
                 identity = self._ids.get(raw[position : position + width])
                 if identity is not None:
                     yield identity

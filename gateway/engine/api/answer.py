@@ -99,6 +99,7 @@ class Answer:
         if self._pending or self._broken:
             return
         self._shape.tallies = [sequence.tally for sequence in self.sequences]
+        self.sequences = []  # they know this answer; nobody is left to cancel
         if not self._shape.ask.stream:
             self._end_whole(self._shape.whole())
             return
@@ -129,7 +130,8 @@ class Answer:
 
     def _gone(self) -> None:
         self._entry.gone = asyncio.get_running_loop().time()
-        for sequence in self.sequences:
+        sequences, self.sequences = self.sequences, []
+        for sequence in sequences:
             self._cancel(sequence)
 
 

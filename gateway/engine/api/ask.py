@@ -144,6 +144,13 @@ def seed_of(fields: Fields) -> int | None:
     return fields.integer("seed", 0) if "seed" in fields else None
 
 
+def refuse_overlong(characters: int, settings: EngineSettings) -> None:
+    """Raise Refusal for a prompt that cannot fit whatever its tokens are, before any time is spent on making them."""
+    least = characters // TOKENIZER.longest
+    if least > settings.max_model_len:
+        raise _too_long(settings.max_model_len, 0, least)
+
+
 def _too_long(limit: int, output: int, prompt: int) -> Refusal:
     return Refusal(
         f"This model's maximum context length is {limit} tokens. However, you requested {output} output tokens and your "

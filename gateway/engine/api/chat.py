@@ -9,6 +9,7 @@ from gateway.engine.api.ask import (
     choices_of,
     least_of,
     limits_of,
+    refuse_overlong,
     render,
     sampling_of,
     seed_of,
@@ -58,6 +59,7 @@ def parse(fields: Fields, settings: EngineSettings) -> Ask:
     """Return what a chat request asks for."""
     messages = messages_of(fields)
     tools = tools_of(fields)
+    refuse_overlong(sum(len(message.text) for message in messages), settings)
     prompt = Prompt(messages, render(messages, tools))
     limits = limits_of(fields, len(prompt.ids), settings, "max_completion_tokens", "max_tokens")
     options = fields.inner("stream_options")

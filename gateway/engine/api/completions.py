@@ -9,6 +9,7 @@ from gateway.engine.api.ask import (
     choices_of,
     least_of,
     limits_of,
+    refuse_overlong,
     sampling_of,
     seed_of,
 )
@@ -59,6 +60,9 @@ def _prompt(ids: list[int], text: str | None = None) -> Prompt:
 
 def parse(fields: Fields, settings: EngineSettings) -> Ask:
     """Return what a completion request asks for."""
+    given = fields.body.get("prompt")
+    for text in given if isinstance(given, list) else (given,):
+        refuse_overlong(len(text) if isinstance(text, str) else 0, settings)
     prompts = prompts_of(fields)
     longest = max(len(prompt.ids) for prompt in prompts)
     if "max_tokens" not in fields:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from gateway.engine.api.ask import Ask, Prompt, limits_of, render, sampling_of
+from gateway.engine.api.ask import Ask, Prompt, limits_of, refuse_overlong, render, sampling_of
 from gateway.engine.api.chat import content_text
 from gateway.engine.api.fields import Fields
 from gateway.engine.api.shape import Choice, Service, Shape, encode
@@ -47,6 +47,7 @@ def parse(fields: Fields, settings: EngineSettings) -> Ask:
         raise fields.wrong("messages", "expected at least one message")
     if "max_tokens" not in fields:
         raise fields.missing("max_tokens")
+    refuse_overlong(sum(len(message.text) for message in conversation), settings)
     prompt = Prompt(conversation, render(conversation, tools))
     stop = {**fields.body, "stop": list(fields.strings("stop_sequences"))}
     choice = fields.inner("tool_choice")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import uuid4
 
-from gateway.engine.api.ask import Ask, Prompt, bias_of, limits_of, render, sampling_of, seed_of
+from gateway.engine.api.ask import Ask, Prompt, bias_of, limits_of, refuse_overlong, render, sampling_of, seed_of
 from gateway.engine.api.chat import content_text
 from gateway.engine.api.fields import Fields
 from gateway.engine.api.refusal import Refusal
@@ -47,6 +47,7 @@ def parse(fields: Fields, settings: EngineSettings) -> Ask:
     if isinstance(choice, dict):
         choice = {"type": "function", "function": {"name": choice.get("name")}}
     shape = {"tool_choice": choice if tools else None, "response_format": fields.inner("text").body.get("format")}
+    refuse_overlong(sum(len(message.text) for message in conversation), settings)
     prompt = Prompt(conversation, render(conversation, tools))
     return Ask(
         prompts=(prompt,),

@@ -93,6 +93,7 @@ _ON_WORDS = (
     _rule(r"\b(?:list|name|give me|suggest)\b.*\b(?:\d+|some|ideas|examples|names|tips)\b", prose.points),
     _rule(r"^\W*(?:hi|hello|hey|thanks|thank you|good (?:morning|evening)|ok(?:ay)?)\b.{0,40}$", prose.reply),
 )
+_SYSTEM = 2000  # characters of system prompts that are read
 _ON_AGAIN = re.compile(r"^\W*(?:go on|continue|more|again|keep going|next)\W*(?:please)?\W*$", re.IGNORECASE)
 
 
@@ -126,7 +127,9 @@ def _asked(messages: Sequence[Message]) -> str:
 def _writer(request: Request, messages: Sequence[Message]) -> Writer:
     if messages and messages[-1].role == "tool":
         return prose.reply
-    system = " ".join(message.text for message in messages if message.role in ("system", "developer"))
+    system = " ".join(message.text[:_SYSTEM] for message in messages if message.role in ("system", "developer"))[
+        :_SYSTEM
+    ]
     for words in (request.instruction, system):
         if not words:
             continue

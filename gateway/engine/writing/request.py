@@ -29,6 +29,8 @@ _STOP_WORDS = frozenset(
     "this those three using very want were what when where which while will with without word words write would your".split()
 )
 _CHOSEN_LENGTH = 12
+_READ = 65_536  # characters
+_INSTRUCTION = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,15 @@ class Request:
 
 
 def read(text: str) -> Request:
-    """Split a message into instruction and material: a fenced block, what follows an empty line, or a labelled rest."""
+    """Split a message into instruction and material: a fenced block, what follows an empty line, or a labelled rest.
+
+    However long the message, a bounded part of either is read.
+    """
+    found = _split(text[:_READ])
+    return Request(found.instruction[:_INSTRUCTION], found.material, found.language)
+
+
+def _split(text: str) -> Request:
     fence = _FENCE.search(text)
     if fence is not None:
         rest = f"{text[: fence.start()]}{text[fence.end() :]}".strip()

@@ -11,7 +11,10 @@ from gateway.engine.writing.pen import Pen
 from gateway.engine.writing.request import Request
 
 Schema = Mapping[str, object]
-_DEPTH = 12
+_DEPTH = 12  # levels of nesting; below them objects and arrays are empty
+_VALUES = 2000  # values in one document; beyond them likewise
+_ITEMS = 64
+_CHARACTERS = 10_000
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _PROPER = re.compile(r"\b[A-Z][a-zA-Z]+(?:\s+[A-Z][a-zA-Z]+)*")
 _QUOTED = re.compile(r"[\"“']([^\"”'\n]{1,80})[\"”']")
@@ -43,6 +46,7 @@ class Filler:
         text = f"{request.instruction}\n{request.material}"
         self._root = root
         self._pen = pen
+        self._left = _VALUES
         self._numbers = [float(one) for one in _NUMBER.findall(text)]
         names = [one for one in _PROPER.findall(text) if text.find(one) > 0 or " " in one]
         self._texts = [*_QUOTED.findall(text), *names]
@@ -50,6 +54,7 @@ class Filler:
     def value(self, schema: Schema, name: str = "", depth: int = 0) -> object:
         """Return a value under `schema`, for the property `name`."""
         schema = self._resolved(schema)
+        self._left -= 1
         if "const" in schema:
             return schema["const"]
         options = schema.get("enum")
@@ -88,7 +93,7 @@ class Filler:
 
     def _object(self, schema: Schema, depth: int) -> dict[str, object]:
         properties = schema.get("properties")
-        if not isinstance(properties, Mapping) or depth >= _DEPTH:
+        if not isinstance(properties, Mapping) or depth >= _DEPTH or self._left <= 0:
             return {}
         required = schema.get("required")
         wanted = [str(one) for one in required] if isinstance(required, list) else list(properties)
@@ -101,12 +106,13 @@ class Filler:
         }
 
     def _array(self, schema: Schema, name: str, depth: int) -> list[object]:
+        if depth >= _DEPTH or self._left <= 0:
+            return []
         items = schema.get("items")
-        least = _whole(schema.get("minItems"), 0 if depth >= _DEPTH else 1)
-        most = max(least, _whole(schema.get("maxItems"), 3))
-        size = least + self._pen.roll(most - least + 1)
+        least = min(_ITEMS, _whole(schema.get("minItems"), 1))
+        most = max(least, min(_ITEMS, _whole(schema.get("maxItems"), 3)))
         inner = items if isinstance(items, Mapping) else {"type": "string"}
-        return [self.value(inner, name, depth + 1) for _ in range(size)]
+        return [self.value(inner, name, depth + 1) for _ in range(least + self._pen.roll(most - least + 1))]
 
     def _number(self, schema: Schema, kind: object) -> float | int:
         low = schema.get("minimum", schema.get("exclusiveMinimum"))
@@ -128,7 +134,7 @@ class Filler:
         text: str = (
             self._texts.pop(0) if self._texts else self._pen.pick(FIRST_NAMES if "name" in name.lower() else NOUNS)
         )
-        least = _whole(schema.get("minLength"), 0)
+        least = min(_CHARACTERS, _whole(schema.get("minLength"), 0))
         return (text + " " + text * least if len(text) < least else text)[: _whole(schema.get("maxLength"), 200)]
 
 
@@ -170,7 +176,7 @@ _COMMON = frozenset(
 
 
 def _whole(value: object, default: int) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else default
+    return max(0, value) if isinstance(value, int) and not isinstance(value, bool) else default
 
 
 def _pieces(text: str) -> Iterator[str]:
