@@ -91,7 +91,6 @@ class Gateway:
     async def start(self) -> None:
         """Start what runs beside the calls."""
         live = self.pipeline.live
-        live.clock = asyncio.get_running_loop().time
         self._beside = Beside(live, self.metrics, share=self._share, add_sink=self._add_sink, env=self._env)
         await self._beside.start()
         if self.on_start is not None:

@@ -45,7 +45,7 @@ class Live:
     conversations: Conversations
     mirror: Mirror
     thresholds: Thresholds
-    clock: Callable[[], float]  # monotonic seconds, the event loop's
+    clock: Callable[[], float]  # monotonic seconds; an event loop's own clock may step by whole milliseconds
     chance: Callable[[], float]  # draws from [0, 1)
 
 

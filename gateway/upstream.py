@@ -271,7 +271,7 @@ class Upstream:
         if pool.authorization is not None:
             headers = [*headers, (b"authorization", pool.authorization)]
         body = out.body_for(pool.config.served_model)
-        sent_at, running = asyncio.get_running_loop().time(), replica.running
+        sent_at, running = time.monotonic(), replica.running
         tries.sent(Attempt(pool=pool, replica=replica, running=running, sent_at=sent_at, attempts=tries.count))
         limit = limits.first_byte_seconds if out.stream else limits.total_seconds
         try:
