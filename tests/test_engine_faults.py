@@ -278,6 +278,7 @@ async def test_the_record():
 
     assert (shown["total"], shown["probes"]) == (3, 2)
     assert [dict(one["headers"])["x-number"] for one in shown["requests"]] == ["1", "2"]
+    assert [one["attempt"] for one in shown["requests"]] == [2, 3]
     assert all(json.loads(one["body"])["max_tokens"] == 2 for one in shown["requests"])
     assert all(one["finished"] and one["status"] == 200 and one["tokens"] == 2 for one in shown["requests"])
     assert cleared["requests"] == []

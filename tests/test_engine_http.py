@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 
 import pytest
-from engines import chat, engine
+from engines import chat, engine, until
 
 COUNT = json.dumps(chat("Count from 1 to 3.")).encode()
 
@@ -138,3 +139,42 @@ async def test_upgrade_is_declined():
         received = await exchange(running.url, request, ends=True)
 
     assert received.startswith(b"HTTP/1.1 200 OK")
+
+
+async def test_garbage_during_a_stream_does_not_get_into_it():
+    """What is no request, sent while an answer is written, ends the connection without another byte."""
+    body = json.dumps(chat("Count from 1 to 500.", stream=True)).encode()
+    async with engine(speed=20) as (running, _):
+        host, _, port = running.url.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(post(body))
+        received = await reader.readuntil(b'"content":"1"')
+        writer.write(b"NONSENSE\r\n\r\n")
+        try:
+            received += await reader.read(-1)
+        except ConnectionResetError:
+            received += b""
+        writer.close()
+        await until(lambda: running.batch.running == 0)
+
+    assert received.count(b"HTTP/1.1") == 1
+    assert b"[DONE]" not in received
+
+
+async def test_a_head_without_an_end():
+    """A header that never ends is cut off before it fills the memory."""
+    sent = 0
+    async with engine() as (running, client):
+        host, _, port = running.url.removeprefix("http://").partition(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET / HTTP/1.1\r\nx: ")
+        with contextlib.suppress(ConnectionError):
+            while sent < 64:
+                writer.write(b"y" * 65_536)
+                await writer.drain()
+                sent += 1
+        writer.close()
+        health = await client.get("/health")
+
+    assert 8 <= sent < 64
+    assert health.status_code == 200

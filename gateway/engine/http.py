@@ -22,6 +22,7 @@ Application = Callable[["Request", "Reply"], None]
 
 _MAX_BODY = 64 * 1024 * 1024
 _MAX_HEADERS = 64 * 1024  # h11's and uvicorn's order of magnitude
+_MAX_UNFINISHED = 512 * 1024  # a head in the making; more than one read of asyncio, so that pipelined requests pass
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 _JSON_HEADERS: Headers = [(b"content-type", b"application/json")]
 
@@ -162,6 +163,8 @@ class Connection(asyncio.Protocol):
         self._ready: deque[tuple[Request, bool, bool]] = deque()
         self._reply: Reply | None = None
         self._running = False
+        self._in_head = False
+        self._unfinished = 0  # bytes received of a head that is not complete
 
     # --- asyncio ---
 
@@ -190,6 +193,9 @@ class Connection(asyncio.Protocol):
             pass  # no protocol to upgrade to: the request is answered as it stands
         except httptools.HttpParserError:
             self._refuse(400, b"Invalid HTTP request received.")
+        self._unfinished = self._unfinished + len(data) if self._in_head else 0
+        if self._unfinished > _MAX_UNFINISHED:
+            self._refuse(431, b"Request header fields too large.")
 
     def pause_writing(self) -> None:
         """The client lags."""
@@ -207,6 +213,7 @@ class Connection(asyncio.Protocol):
         """Start a request."""
         self._url, self._headers, self._header_bytes = b"", [], 0
         self._body, self._body_bytes = [], 0
+        self._in_head = True
 
     def on_url(self, url: bytes) -> None:
         """Collect the target."""
@@ -221,6 +228,7 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """Let a client that waits for it send its body."""
+        self._in_head = False
         if any(name == b"expect" and value.lower() == b"100-continue" for name, value in self._headers):
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -280,7 +288,10 @@ class Connection(asyncio.Protocol):
         self._running = False
 
     def _refuse(self, status: int, text: bytes) -> None:
-        if not self.transport.is_closing():
+        """Close; say why, unless that would be read as part of the answer that is being written."""
+        if self._reply is not None and self._reply.started:
+            self.transport.abort()
+        elif not self.transport.is_closing():
             head = b"HTTP/1.1 %d %b\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\n"
             head += b"connection: close\r\n\r\n"
             self.write(head % (status, _REASONS[status], len(text)) + text)

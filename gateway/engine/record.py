@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -21,6 +21,7 @@ class Entry:
     __slots__ = (
         "_reply",
         "arrived",
+        "attempt",
         "events",
         "fault",
         "finished",
@@ -39,6 +40,7 @@ class Entry:
         self.sha256 = hashlib.sha256(request.body).hexdigest()
         self.request = request if self.size <= _BODY_KEPT else replace(request, body=b"")
         self.arrived = arrived
+        self.attempt = 1  # how many of the requests kept had this very body, this one included
         self.fault: str | None = None
         self.events = 0  # server-sent events written
         self.tokens = 0  # generated, whether or not they were delivered
@@ -79,6 +81,7 @@ class Entry:
         """Return the entry as `GET /engine/record` shows it."""
         return {
             "number": self.number,
+            "attempt": self.attempt,
             "method": self.request.method,
             "path": self.path,
             "connection": self.request.connection,
@@ -99,7 +102,9 @@ class Record:
     """The last requests, oldest first; `total` counts all of them, `probes` those for health and metrics."""
 
     def __init__(self, limit: int) -> None:
-        self._entries: deque[Entry] = deque(maxlen=limit)
+        self._entries: deque[Entry] = deque()
+        self._limit = limit
+        self._seen: Counter[str] = Counter()
         self.total = 0
         self.probes = 0
 
@@ -116,10 +121,18 @@ class Record:
         """Note a request."""
         self.total += 1
         entry = Entry(self.total, request, reply, now)
+        self._seen[entry.sha256] += 1
+        entry.attempt = self._seen[entry.sha256]
         self._entries.append(entry)
+        if len(self._entries) > self._limit:
+            oldest = self._entries.popleft().sha256
+            self._seen[oldest] -= 1
+            if not self._seen[oldest]:
+                del self._seen[oldest]
         return entry
 
     def clear(self) -> None:
         """Forget everything."""
         self._entries.clear()
+        self._seen.clear()
         self.total = self.probes = 0
