@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from gateway.routing import sharing
 from gateway.routing.curve import LEVEL_DEVIATION, Curve, Point, corrected, lower_bound
-from gateway.routing.evidence import Clock, Sums, lesson
 from gateway.routing.economics import NEVER
+from gateway.routing.evidence import Clock, Sums, lesson
 from gateway.routing.prior import BINS, BUCKETS, axis, bucket
 from gateway.routing.templates import Templates
 from gateway.routing.view import Settings

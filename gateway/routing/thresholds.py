@@ -15,7 +15,7 @@ from gateway.routing.prior import BINS
 
 if TYPE_CHECKING:
     from gateway.routing.curves import Curves
-    from gateway.routing.view import PoolView, Settings
+    from gateway.routing.view import PoolView
 
 BIN_SECONDS = 30.0  # in which the published threshold moves by one bin at most
 

@@ -85,10 +85,10 @@ class Settings:
     prior_samples: float = 20.0
     template_samples: float = 20.0
     max_templates: int = 20_000
-    half_life_seconds: float = 3600.0
+    half_life_seconds: float = 21600.0
     fast_half_life_seconds: float = 120.0
     explore_near: float = 0.1
-    explore_far: float = 0.002
+    explore_far: float = 0.003
     hysteresis: float = 0.05
     expected_output_tokens: float = 256.0
     cost_weight: float = 0.5
