@@ -207,7 +207,7 @@ async def test_the_kill_switch_sends_everything_to_baseline() -> None:
         off = await ask(client, counting(1))
         state = await pool_state(client, "spec")
         await client.post("/draftlane/pools/spec/enable", headers=ADMIN)
-        on = await ask(client, counting(1))
+        on = await ask(client, counting(2))
 
     assert (off.headers["x-draftlane-pool"], off.headers["x-draftlane-reason"]) == ("base", "pool_down")
     assert state["why_unavailable"] == "switched off"
@@ -234,19 +234,20 @@ async def test_a_conversation_returns_to_the_replica_that_holds_its_prefix() -> 
 
 async def test_load_of_other_gateways_is_seen_by_scraping() -> None:
     """Requests that reach an engine past this gateway count as its load, once they are scraped."""
-    async with serve(EngineSettings(kind="baseline", speed=1.0)) as engine:
-        async with serving(config_for({"base": [engine.url]})) as gateway, httpx.AsyncClient() as client:
-            body = {"model": "demo", "max_tokens": 200, "messages": [{"role": "user", "content": "Tell me a story."}]}
-            others = [
-                asyncio.create_task(client.post(f"{engine.url}/v1/chat/completions", json=body)) for _ in range(3)
-            ]
-            await until(lambda: engine.batch.running == 3)
-            scrape = gateway.gateway._beside.scrape  # type: ignore[union-attr]
-            for replica in gateway.gateway.pipeline.live.pools["base"].replicas:
-                scrape.of(replica).due_at = 0.0
-            await scrape.scrape_due()
+    async with (
+        serve(EngineSettings(kind="baseline", speed=1.0)) as engine,
+        serving(config_for({"base": [engine.url]})) as gateway,
+        httpx.AsyncClient() as client,
+    ):
+        body = {"model": "demo", "max_tokens": 200, "messages": [{"role": "user", "content": "Tell me a story."}]}
+        others = [asyncio.create_task(client.post(f"{engine.url}/v1/chat/completions", json=body)) for _ in range(3)]
+        await until(lambda: engine.batch.running == 3)
+        scrape = gateway.gateway._beside.scrape  # type: ignore[union-attr]
+        for replica in gateway.gateway.pipeline.live.pools["base"].replicas:
+            scrape.of(replica).due_at = 0.0
+        await scrape.scrape_due()
 
-            assert gateway.gateway.pipeline.live.pools["base"].load == 3
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+        assert gateway.gateway.pipeline.live.pools["base"].load == 3
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
