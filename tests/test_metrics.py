@@ -353,6 +353,17 @@ def test_the_state_is_what_was_last_set() -> None:
     assert len(bench.series("guard_active")) == len(GUARDS) + 1
 
 
+def test_a_pool_costs_money_busy_or_idle() -> None:
+    """All replicas of a pool are paid for by the hour from when the process first sees them, whatever their state."""
+    bench = Bench()
+    for now in (100.0, 1900.0, 3700.0):
+        bench.now = now
+        bench.metrics.pool("fast", step_seconds=0.1, replicas={"live": 2, "unhealthy": 1})
+
+    assert bench.read("pool_capacity_usd_total", pool="fast") == pytest.approx(3 * 9.0)
+    assert bench.read("pool_capacity_usd_total", pool="plain") == 0.0
+
+
 def test_a_reload_is_counted_and_forgets_what_is_gone() -> None:
     """Each reload counts by its result; a good one tells the new digest and drops the gauges of removed pools."""
     bench = Bench()

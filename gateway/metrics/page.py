@@ -50,6 +50,9 @@ class Metrics:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         reasons = tuple(reasons)
+        self._clock = clock
+        self._prices: dict[str, float] = {}
+        self._paid_until: dict[str, float] = {}
         self._registry = registry
         self._families = Families(registry)
         self._states = States(registry)
@@ -80,8 +83,16 @@ class Metrics:
     def pool(
         self, name: str, *, step_seconds: float, replicas: Mapping[str, int], running: int = 0, slots: int = 0
     ) -> None:
-        """Set how a pool is: seconds per verification step at the load now, replicas by state, load and room."""
+        """Set how a pool is: seconds per verification step at the load now, replicas by state, load and room.
+
+        What the replicas cost since the last time counts, whatever their state.
+        """
         pool = self._known.pool(name)
+        now = self._clock()
+        seconds = now - self._paid_until.get(pool, now)
+        self._paid_until[pool] = now
+        spent = self._prices.get(name, 0.0) * sum(replicas.values()) * seconds / 3600
+        self._states.capacity.row(pool).value += spent
         self._states.step_seconds.labels(pool).set(step_seconds)
         self._states.running.labels(pool).set(running)
         self._states.slots.labels(pool).set(slots)
@@ -137,8 +148,10 @@ class Metrics:
         self._calls.reload(config)
         self._engines.also_as_vllm = config.server.engine_metrics
         states.forget()
+        self._prices = {pool.name: pool.price_per_hour for pool in config.pools}
         for pool in config.pools:
             states.price.labels(pool.name).set(pool.price_per_hour)
+            states.capacity.row(pool.name)
             states.pool_info.labels(pool.name, pool.model, pool.kind, pool.revision).set(1)
             for guard in self._guards if pool.speculative else ():
                 states.guard.labels(guard, pool.name).set(0)

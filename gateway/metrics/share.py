@@ -2,7 +2,8 @@
 
 Counters and histograms are sums, and a worker that has ended keeps counting by its last page, so that no sum goes backwards.
 Gauges count for living workers only: loads are sums, and of what says the same everywhere, or differs by a moment, the
-largest stands. What engines told is the same for all, so the worker that is scraped speaks for itself alone.
+largest stands, as it does of what pools cost, which all count alike. What engines told is the same for all, so the worker
+that is scraped speaks for itself alone.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from prometheus_client.utils import floatToGoString
 SUMMED_GAUGES: Final = frozenset(
     {"draftlane_inflight", "draftlane_pool_running", "process_open_fds", "process_resident_memory_bytes"}
 )
+LARGEST_COUNTERS: Final = frozenset({"draftlane_pool_capacity_usd_total"})  # every worker counts the same pools
 READ_ELSEWHERE: Final = ("draftlane_engine_", "vllm:")
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -95,7 +97,7 @@ def _add(families: dict[str, _Family], page: str, kinds: tuple[str, ...], *, own
             name, kind = line[len("# TYPE ") :].rsplit(" ", 1)
             wanted = kind in kinds and (own or not name.startswith(READ_ELSEWHERE))
             family = families.setdefault(name, _Family([helped, line], kind)) if wanted else _Family([], "")
-            largest = kind == "gauge" and name not in SUMMED_GAUGES
+            largest = name in LARGEST_COUNTERS or (kind == "gauge" and name not in SUMMED_GAUGES)
         elif line:
             key, _, told = line.rpartition(" ")
             value, before = float(told), family.samples.get(key)

@@ -27,6 +27,12 @@ class States:
         self.replicas = gauge("replicas", "Engines by state.", "pool", "state")
         self.step_seconds = gauge("step_seconds", "Time of one verification step at the load now.", "pool")
         self.price = gauge("pool_price_usd_per_hour", "US dollars per replica and hour, as configured.", "pool")
+        self.capacity = Counters(
+            registry,
+            "draftlane_pool_capacity_usd_total",
+            "US dollars that all replicas of a pool cost while this process ran, busy or idle.",
+            ("pool",),
+        )
         self.pool_info = gauge("pool_info", "1 for the revision of a pool that is served now.", *_POOL)
         self.threshold = gauge("threshold", "Score from which speculation is expected to win now.", "model", "pool")
         self.break_even = gauge(
