@@ -100,7 +100,7 @@ def steps() -> dict[str, Callable[[], object]]:
 
     def admit() -> None:
         admission = tenants.admit(tenant, model="demo", tokens=420, now=time.monotonic())
-        admission.settle(380)
+        admission.settle(380, 0.0, 0.0)
         admission.release()
 
     return {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
 import os
@@ -30,9 +29,11 @@ from gateway.metrics.share import CONTENT_TYPE
 from gateway.mirror import Mirror
 from gateway.pipeline import Live, Pipeline
 from gateway.pools import Pools
+from gateway.quotas import Quotas
 from gateway.routing import REASONS, Curves, Settings
 from gateway.routing.guards import GUARDS
 from gateway.routing.thresholds import Thresholds
+from gateway.store import open_store
 from gateway.tenants import Headers, Tenants
 from gateway.upstream import Upstream
 
@@ -70,7 +71,12 @@ class Gateway:
         self.on_start: Callable[[], None] | None = None
         config = with_urls(config, self._embedded)
         self.metrics = Metrics(CollectorRegistry(), config, reasons=REASONS, policies=COUNTERFACTUALS, guards=GUARDS)
-        live = _build(config, env, self.metrics)
+        self._store = open_store(config.store, env)
+        # A lone process counts minutes exactly; a Store that others may share makes them everybody's.
+        self._quotas = Quotas(
+            self._store, together=("day", "month") if config.store.kind == "memory" else ("minute", "day", "month")
+        )
+        live = _build(config, env, self.metrics, self._quotas)
         self.pipeline = Pipeline(live)
         self._call_log = CallLog() if config.server.log == "json" else None
         sinks: list[Sink] = [self.metrics.finished, live.learning, live.conversations]
@@ -91,7 +97,9 @@ class Gateway:
     async def start(self) -> None:
         """Start what runs beside the calls."""
         live = self.pipeline.live
-        self._beside = Beside(live, self.metrics, share=self._share, add_sink=self._add_sink, env=self._env)
+        self._beside = Beside(
+            live, self.metrics, store=self._store, quotas=self._quotas, share=self._share, add_sink=self._add_sink
+        )
         await self._beside.start()
         if self.on_start is not None:
             self.on_start()
@@ -154,6 +162,7 @@ class Gateway:
         live = self.pipeline.live
         live.pools.apply(config, self._env)
         live.tenants.reload(config)
+        self._quotas.keep(live.tenants.limits())
         live.upstream.apply(config.limits)
         live.curves.settings = _settings(config)
         live.config = config
@@ -218,7 +227,7 @@ class Gateway:
                 return
 
 
-def _build(config: Config, env: Mapping[str, str], metrics: Metrics) -> Live:
+def _build(config: Config, env: Mapping[str, str], metrics: Metrics, quotas: Quotas) -> Live:
     """Build what a call meets."""
     artefact = config.classifier.artefact
     scorer = Scorer.load(Path(artefact) if artefact else None)
@@ -229,7 +238,7 @@ def _build(config: Config, env: Mapping[str, str], metrics: Metrics) -> Live:
     seed = config.routing.seed
     return Live(
         config=config,
-        tenants=Tenants(config, env),
+        tenants=Tenants(config, env, quotas.of),
         scorer=scorer,
         pools=pools,
         curves=curves,

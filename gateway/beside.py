@@ -1,29 +1,33 @@
-"""What runs beside the calls, started and stopped as one: health checks, scraping, steering, books, gauges."""
+"""What runs beside the calls, started and stopped as one: health checks, scraping, steering, limits, books, gauges."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import httpx
 
 from gateway.health import HealthChecks
 from gateway.learning import SharedCurves
-from gateway.ledger import Receipts, Settlement, journal_directory, open_ledger
+from gateway.ledger import Ledger, Receipts, Settlement, journal_directory, open_ledger
 from gateway.metrics import Reading
 from gateway.pools import REPLICA_STATES
 from gateway.scrape import Scrape
 from gateway.steering import Steering
-from gateway.store import open_store
 
 if TYPE_CHECKING:
+    from gateway.admission import Usage
     from gateway.exchange import Sink
     from gateway.metrics import Metrics, Share
     from gateway.pipeline import Live
+    from gateway.quotas import Quotas
+    from gateway.store import Store
 
 GAUGE_SECONDS = 1.0
+_log = logging.getLogger(__name__)
 
 
 class Beside:
@@ -37,13 +41,16 @@ class Beside:
         live: Live,
         metrics: Metrics,
         *,
+        store: Store,
+        quotas: Quotas,
         share: Share | None,
         add_sink: Callable[[Sink], None],
-        env: Mapping[str, str],
     ) -> None:
         self._live = live
         self._metrics = metrics
+        self._quotas = quotas
         self._share = share
+        self._told: set[tuple[str, str]] = set()  # budgets past their soft share, by tenant and label
         self._client = httpx.AsyncClient()
         self._gauges: asyncio.Task[None] | None = None
         receipts = Receipts()
@@ -58,24 +65,29 @@ class Beside:
             metrics=metrics,
             clock=live.clock,
         )
-        settings = live.config.store
-        ledger, outbox = open_ledger(journal_directory(settings))
-        self.settlement = Settlement(
-            store=open_store(settings, env),
-            ledger=ledger,
-            outbox=outbox,
-            curves=SharedCurves(live.curves),
-            receipts=receipts,
-            flush_seconds=settings.flush_seconds,
-            watch=metrics.degraded,
-        )
+        ledger, self.settlement = self._open_books(store, receipts)
         for sink in (receipts.append, ledger.append, self.steering):
             add_sink(sink)
         metrics.engines(self._readings)
 
+    def _open_books(self, store: Store, receipts: Receipts) -> tuple[Ledger, Settlement]:
+        settings = self._live.config.store
+        ledger, outbox = open_ledger(journal_directory(settings))
+        books = Settlement(
+            store=store,
+            ledger=ledger,
+            outbox=outbox,
+            curves=SharedCurves(self._live.curves),
+            receipts=receipts,
+            flush_seconds=settings.flush_seconds,
+            watch=self._metrics.degraded,
+        )
+        return ledger, books
+
     async def start(self) -> None:
         """Start everything; what others have learned is taken over first."""
         await self.settlement.start()
+        await self._quotas.start()
         self.health.start()
         self.scrape.start()
         self.steering.start()
@@ -90,10 +102,11 @@ class Beside:
             self._gauges.cancel()
             await asyncio.gather(self._gauges, return_exceptions=True)
         await self._client.aclose()
+        await self._quotas.stop()
         await self.settlement.stop()
 
     def set_gauges(self) -> None:
-        """Set the figures of pools as they are now."""
+        """Set the figures of pools, limits and books as they are now."""
         now = self._live.clock()
         for pool in self._live.pools:
             counts = dict.fromkeys(REPLICA_STATES, 0)
@@ -110,6 +123,12 @@ class Beside:
                 points = self._live.curves.points(pool.view(now), 0.0, time.time())
                 self._metrics.curve(pool.name, [point.mean for point in points])
 
+        for usage in self._live.tenants.used():
+            if usage.label.startswith("usd"):
+                self._metrics.budget(usage.tenant, usd=usage.limit, spent_usd=usage.used)
+            self._tell(usage)
+        self._metrics.degraded("limits", self._quotas.trouble)
+
     def _readings(self) -> Iterator[Reading]:
         """Yield what every engine last told, for the metrics."""
         for pool in self._live.pools:
@@ -123,6 +142,21 @@ class Beside:
                         figures=seen.last,
                         restarts=seen.restarts,
                     )
+
+    def _tell(self, usage: Usage) -> None:
+        """Log a budget that passes its soft share, once until it is below that again."""
+        key = (usage.tenant, usage.label)
+        if not usage.told:
+            self._told.discard(key)
+        elif key not in self._told:
+            self._told.add(key)
+            _log.warning(
+                "tenant %s has used %.0f %% of its %g %s",
+                usage.tenant,
+                100 * usage.used / usage.limit,
+                usage.limit,
+                usage.label,
+            )
 
     async def _keep_gauges(self) -> None:
         while True:

@@ -2,7 +2,7 @@
 
     GatewayError
      ├─ BadRequest 400 · Unauthorized 401 · Forbidden 403 · NotFound 404
-     ├─ RequestTimeout 408 · TooLarge 413 · RateLimited 429 · HeadersTooLarge 431
+     ├─ RequestTimeout 408 · TooLarge 413 · RateLimited 429 (QuotaExceeded) · HeadersTooLarge 431
      └─ BadGateway 502 · Unavailable 503 · UpstreamTimeout 504
 
 Layers raise; only the edge (`api`, `relay`) renders. Whose fault it was is data on the error, not a decision of the catcher.
@@ -10,11 +10,13 @@ Layers raise; only the edge (`api`, `relay`) renders. Whose fault it was is data
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import msgspec
 
 Fault = Literal["client", "upstream", "gateway"]
+Headers = Sequence[tuple[bytes, bytes]]
 
 
 class GatewayError(Exception):
@@ -25,13 +27,21 @@ class GatewayError(Exception):
     fault: ClassVar[Fault] = "gateway"
 
     def __init__(
-        self, message: str, *, param: str | None = None, code: str | None = None, retry_after: float | None = None
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: float | None = None,
+        further: Headers = (),
     ) -> None:
+        """Make an error; `further` are response headers that tell more, such as x-ratelimit-*."""
         super().__init__(message)
         self.message = message
         self.param = param
         self.code = code
         self.retry_after = retry_after
+        self.further = further
 
     def body(self) -> bytes:
         """Return the OpenAI error object as JSON; the outer `type` is what Anthropic's clients look for."""
@@ -39,8 +49,8 @@ class GatewayError(Exception):
         return msgspec.json.encode({"error": inner, "type": "error"})
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """Return the response headers that belong to this error: content type, and retry-after in whole seconds."""
-        found = [(b"content-type", b"application/json")]
+        """Return the response headers that belong to this error: content type, further ones, retry-after in whole seconds."""
+        found = [(b"content-type", b"application/json"), *self.further]
         if self.retry_after is not None:
             found.append((b"retry-after", str(max(1, round(self.retry_after + 0.499))).encode()))
         return found
@@ -101,6 +111,12 @@ class RateLimited(_ClientError):
 
     status = 429
     type = "rate_limit_error"
+
+
+class QuotaExceeded(RateLimited):
+    """A budget is used up: trying again soon is no use, and OpenAI's clients are told so by `x-should-retry`."""
+
+    type = "insufficient_quota"
 
 
 class HeadersTooLarge(_ClientError):

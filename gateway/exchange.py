@@ -23,10 +23,11 @@ from gateway.usage import Speculation, Usage
 
 if TYPE_CHECKING:
     from classifier.scorer import Score
+    from gateway.admission import Admission
     from gateway.pools import Pool
     from gateway.routing import Plan
     from gateway.sse import Reader
-    from gateway.tenants import Admission, Tenant
+    from gateway.tenants import Tenant
     from gateway.upstream import Attempt, Stream
     from gateway.wire import Call
 
@@ -80,7 +81,7 @@ class Exchange:
             self.stream.close()
         finished = self._finish(ended)
         if self.admission is not None:
-            self.admission.settle(finished.prompt_tokens + finished.completion_tokens, ended)
+            self.admission.settle(finished.prompt_tokens + finished.completion_tokens, finished.cost_usd, ended)
             self.admission.release()
         for sink in self.sinks:
             try:

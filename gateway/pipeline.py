@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gateway import routing, splice, wire
 from gateway.conversations import Conversations, Place, affinity
-from gateway.errors import BadRequest, Forbidden, Unavailable
+from gateway.errors import BadRequest, Forbidden, RateLimited, Unavailable
 from gateway.hygiene import headers_for_engine
 from gateway.mirror import Mirror
 from gateway.routing import Ask, Needs
@@ -17,6 +18,7 @@ from gateway.upstream import Outgoing, Stream, Upstream
 
 if TYPE_CHECKING:
     from classifier.scorer import Score, Scorer
+    from gateway.admission import Admission
     from gateway.config import Config
     from gateway.exchange import Exchange
     from gateway.learning import Learning
@@ -63,9 +65,7 @@ class Pipeline:
         exchange.mark("body")
         exchange.call = call = wire.parse(body, endpoint)  # 400
         exchange.mark("parse")
-        exchange.admission = live.tenants.admit(  # 404 429
-            tenant, model=call.model, tokens=_tokens(call), now=exchange.clock()
-        )
+        exchange.admission = await _admit(live, exchange, tenant, call.model, _tokens(call))  # 404 429
         exchange.model = model = live.tenants.resolve(tenant, call.model).name
         exchange.pools = live.pools.of_model(model)
         exchange.score = score = live.scorer.score(call.view)  # never raises
@@ -96,7 +96,7 @@ class Pipeline:
         body = await read_body()
         exchange.mark("body")
         name = splice.named_model(body)
-        exchange.admission = live.tenants.admit(tenant, model=name, tokens=1, now=exchange.clock())
+        exchange.admission = await _admit(live, exchange, tenant, name, 1)
         model = live.tenants.resolve(tenant, name).name if name is not None else _first_model(live, tenant)
         exchange.model = model
 
@@ -147,6 +147,27 @@ class Pipeline:
             template=call.view.template,
             affinity=affinity(place),
         )
+
+
+async def _admit(live: Live, exchange: Exchange, tenant: Tenant, model: str | None, tokens: int) -> Admission:
+    """Let the call in; a limit that frees up at once, as a shared one does when it was asked for, is waited for.
+
+    Raises:
+        NotFound: no such model. RateLimited: a limit is reached.
+    """
+    until = exchange.clock() + _PATIENCE_SECONDS
+    while True:
+        now = exchange.clock()
+        try:
+            return live.tenants.admit(tenant, model=model, tokens=tokens, now=now)
+        except RateLimited as limited:
+            if limited.retry_after is None or now + limited.retry_after > until:
+                raise
+            wait = limited.retry_after
+        await asyncio.sleep(wait)
+
+
+_PATIENCE_SECONDS = 0.5  # a client would not be back sooner
 
 
 def _tokens(call: Call) -> int:

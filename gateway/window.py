@@ -22,18 +22,23 @@ class Window:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.used = 0
-        self._slots = [0] * SLOTS
+        self.used: float = 0
+        self._slots: list[float] = [0] * SLOTS
         self._time = -math.inf  # of the last look, on a clock that never goes back
         self._shift = 0.0  # from the caller's clock to that one
         self._head = 0  # the second that the newest slot stands for
 
     @property
-    def remaining(self) -> int:
+    def remaining(self) -> float:
         """What is left until something expires; never below zero."""
         return max(0, self.limit - self.used)
 
-    def wait(self, amount: int, now: float) -> float:
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing is left until something expires."""
+        return self.used >= self.limit
+
+    def wait(self, amount: float, now: float) -> float:
         """Return the seconds until `amount` fits, 0 if it does; more than the limit counts as the whole limit."""
         self._advance(now)
         excess = self.used + min(amount, self.limit) - self.limit
@@ -45,13 +50,13 @@ class Window:
             excess -= self._slots[second % SLOTS]
         return second + SLOTS - self._time
 
-    def take(self, amount: int, now: float) -> int:
+    def take(self, amount: float, now: float) -> int:
         """Count an amount as used now, whether it fits or not, and return the second it lies in."""
         self._advance(now)
         self._add(amount, self._head)
         return self._head
 
-    def correct(self, second: int, by: int, now: float | None = None) -> None:
+    def correct(self, second: int, by: float, now: float | None = None) -> None:
         """Count more as used now, or give back what was taken in `second` unless that has expired."""
         if now is not None:
             self._advance(now)
@@ -66,7 +71,7 @@ class Window:
         newest = next((second for second in seconds if self._slots[second % SLOTS]), None)
         return 0.0 if newest is None else newest + SLOTS - self._time
 
-    def _add(self, amount: int, second: int) -> None:
+    def _add(self, amount: float, second: int) -> None:
         self._slots[second % SLOTS] += amount
         self.used += amount
 

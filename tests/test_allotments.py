@@ -99,7 +99,7 @@ async def test_taking_never_waits_and_says_when_to_come_again() -> None:
     part = Allotment("tokens:acme", 1000.0, every(60), lambda: hungry.append(1))
     await part.refresh(store, BEGIN)
     assert part.take(900.0, BEGIN) == 0.0
-    assert part.take(50.0, BEGIN) == REFRESH_SECONDS
+    assert 0.0 < part.take(50.0, BEGIN) < REFRESH_SECONDS
     assert hungry == [1]
     await part.refresh(store, BEGIN + 1)
     assert part.take(600.0, BEGIN + 1) == 0.0

@@ -18,6 +18,7 @@ LEAVES = {
     errors.RequestTimeout: (408, "client"),
     errors.TooLarge: (413, "client"),
     errors.RateLimited: (429, "client"),
+    errors.QuotaExceeded: (429, "client"),
     errors.HeadersTooLarge: (431, "client"),
     errors.BadGateway: (502, "upstream"),
     errors.Unavailable: (503, "gateway"),

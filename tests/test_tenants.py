@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.admission import Admission
 from gateway.config import Config, key_digest, parse
 from gateway.errors import NotFound, RateLimited, Unauthorized
-from gateway.tenants import Admission, Tenant, Tenants
+from gateway.tenants import Tenant, Tenants
 from gateway.window import Window
 
 Header = tuple[bytes, bytes]
@@ -125,7 +126,7 @@ def test_identifying_is_total(headers: list[Header]) -> None:
 def test_a_tenant_has_the_rights_of_its_table() -> None:
     """Policy, weight and permissions come from the tenant's table, the weight from [routing] unless set there."""
     tenants = tenants_of(
-        ACME | {"policy": "shadow", "allow_route_header": False, "explore": False, "max_concurrent": 3},
+        ACME | {"policy": "shadow", "allow_route_header": False, "explore": False},
         BETA | {"cost_weight": 1},
         routing={"cost_weight": 0.2},
     )
@@ -136,7 +137,6 @@ def test_a_tenant_has_the_rights_of_its_table() -> None:
     assert beta is not None
     assert (acme.policy, acme.cost_weight, acme.allow_route_header, acme.explore) == ("shadow", 0.2, False, False)
     assert (beta.policy, beta.cost_weight, beta.allow_route_header, beta.explore) == ("auto", 1.0, True, True)
-    assert (acme.limits.max_concurrent, beta.limits.max_concurrent) == (3, None)
     assert tenants.named("nobody") is None
 
 
@@ -225,10 +225,10 @@ def test_tokens_are_charged_by_estimate_and_corrected() -> None:
 
     with pytest.raises(RateLimited, match=re.escape("tokens per min (TPM): Limit 1000, Used 900, Requested 200.")):
         admit(tenants, tenant, 1.0, tokens=200)
-    call.settle(100)
-    call.settle(900)
+    call.settle(100, 0.0, 1.0)
+    call.settle(900, 0.0, 1.0)
     second = admit(tenants, tenant, 1.0, tokens=200)
-    second.settle(950, 2.0)
+    second.settle(950, 0.0, 2.0)
 
     with pytest.raises(RateLimited, match="Used 1050"):
         admit(tenants, tenant, 2.0)

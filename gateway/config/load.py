@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 from gateway.config import rules
 from gateway.config.schema import (
     IN_WORDS,
+    Budget,
     Classifier,
     Config,
     Embedded,
@@ -39,6 +40,7 @@ TABLES: Final[Mapping[tuple[str, ...], type[Section]]] = {
     ("pool", "embedded"): Embedded,
     ("routing",): Routing,
     ("tenant",): TenantConfig,
+    ("tenant", "budget"): Budget,
     ("store",): Store,
     ("classifier",): Classifier,
 }
@@ -90,7 +92,7 @@ def _problem(error: ErrorDetails) -> str:
             return f"{where}: there is no such setting{rules.did_you_mean(str(key), _keys(table))}"
         case "missing":
             return f"{where}: is missing"
-        case "tuple_type" if where in {"model", "pool", "tenant"} or where.endswith(".replica"):
+        case "tuple_type" if where in {"model", "pool", "tenant"} or where.endswith((".replica", ".budget")):
             return f"{where}: is a list of tables; write [[{'.'.join(_plain(error['loc']))}]]"
         case "model_type" | "model_attributes_type":
             return f"{where}: must be a table of settings"

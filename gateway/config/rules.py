@@ -130,9 +130,24 @@ def _tenants(raw: Table) -> Iterator[str]:
         for i, model in enumerate(_strings(row, "models")):
             if model not in models:
                 yield f"{path}.models[{i}]: there is no model {model!r}{did_you_mean(model, models)}"
+        yield from _budgets(path, row)
     keyless = [path for path, row in rows if row.get("anonymous") is True]
     if len(keyless) > 1:
         yield f"{', '.join(keyless)}: only one tenant can be anonymous"
+
+
+def _budgets(path: str, tenant: Table) -> Iterator[str]:
+    """A budget is of tokens or of dollars, and there is one of each per day and per month."""
+    seen: dict[tuple[str, object], str] = {}
+    for place, row in _rows(tenant, "budget"):
+        units = [unit for unit in ("tokens", "usd") if unit in row]
+        if len(units) != 1:
+            yield f"{path}.{place}: set either tokens or usd; two budgets take two [[tenant.budget]]"
+            continue
+        key = (units[0], str(row.get("per")))
+        if key in seen:
+            yield f"{path}.{place}: {path}.{seen[key]} is already one of {units[0]} per {key[1]}; remove one of them"
+        seen.setdefault(key, place)
 
 
 def _keys(raw: Table, env: Mapping[str, str]) -> Iterator[str]:

@@ -56,6 +56,7 @@ Feature = Literal[
     "images",
     "lora",
 ]
+Period = Literal["minute", "day", "month"]
 FEATURES: Final[tuple[Feature, ...]] = Feature.__args__  # type: ignore[attr-defined]
 # vLLM answers 400 to the first two on a speculative pool; guided decoding under speculation is the operator's to allow.
 _NOT_SPECULATIVE: Final = frozenset({"min_p", "logit_bias", "structured_output", "tool_choice"})
@@ -231,6 +232,26 @@ class Routing(Section):
     seed: int | None = None  # None: chance differs at every start
 
 
+class Budget(Section):
+    """What a tenant may use per UTC day or calendar month, in tokens or in US dollars; the Store keeps count."""
+
+    tokens: Some | None = None  # of prompts and answers together
+    usd: Annotated[float, Field(gt=0)] | None = None
+    per: Literal["day", "month"]
+    soft: Share = 0.8  # from this share on answers, log and metrics tell of it
+    hard: bool = True  # false: it is told, and nobody is refused
+
+    @property
+    def unit(self) -> Literal["tokens", "usd"]:
+        """What it counts."""
+        return "usd" if self.tokens is None else "tokens"
+
+    @property
+    def amount(self) -> float:
+        """How much of it there is."""
+        return float(self.tokens or self.usd or 0.0)
+
+
 class TenantConfig(Section):
     """Who may call, with what rights and limits."""
 
@@ -246,6 +267,7 @@ class TenantConfig(Section):
     max_concurrent: Some | None = None
     requests_per_minute: Some | None = None
     tokens_per_minute: Some | None = None
+    budgets: Many[Budget] = Field(default=(), alias="budget")
 
 
 class Store(Section):
@@ -302,6 +324,11 @@ class Config(Section):
             for i, pool in enumerate(self.pools)
             if pool.price_per_hour == 0
         ]
+        if self.server.workers > 1 and self.store.kind == "memory":
+            found.append(
+                "server.workers: several processes without a Store between them learn, count and limit each for itself; "
+                'set store.kind to "sqlite" or "redis"'
+            )
         return (*found, *self._exposure())
 
     def _exposure(self) -> list[str]:

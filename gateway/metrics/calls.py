@@ -18,6 +18,7 @@ from gateway.record import SOURCES, Finished
 
 DECILES: Final = 10
 KINDS: Final = ("prompt", "completion")
+REFUSED: Final = frozenset({"rejected", "unavailable"})
 ZERO_COST: Final = ("no_usage", "no_price", "no_slot_time")
 _BASELINE, _SPECULATIVE = "baseline", "speculative"
 _CACHED: Final = 20_000  # combinations of labels whose rows are looked up only once
@@ -117,6 +118,8 @@ class Calls:
             families.overhead.row(phase).add(seconds)
         served = rows.served
         if served is None:
+            if record.outcome in REFUSED:
+                families.refusals.row(rows.tenant, self._known.code(record.error)).value += 1
             return
         served.decision.value += 1
         served.prompt.value += record.prompt_tokens

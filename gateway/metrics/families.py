@@ -102,6 +102,9 @@ class Families:
         self.decisions = counters("decisions_total", "Calls by where they went and why.", "model", "pool", "reason")
         self.shadow = counters("shadow_decisions_total", "Calls by where they would have gone.", "model", "pool")
         self.exploration = counters("exploration_total", "Calls that went elsewhere to learn.", "pool")
+        self.refusals = counters(
+            "refusals_total", "Calls that the gateway refused, by the error's code.", "tenant", "code"
+        )
         self.retries = counters("retries_total", "Further attempts of calls, by the pool that ended them.", "pool")
         self.acceptance = histograms(
             "acceptance_length",

@@ -16,6 +16,19 @@ OTHER: Final = "other"
 SHADOW: Final = "(shadow)"  # whose bill shadow copies are on: no tenant's, but somebody's money
 MAX_TENANTS: Final = 200  # some hundred series each, on two pools
 ENDPOINTS: Final = frozenset({"chat", "completions", "responses", "messages"})
+# Why the gateway refuses calls that would be fine at another time or from another caller.
+CODES: Final = frozenset(
+    {
+        "rate_limit_exceeded",
+        "insufficient_quota",
+        "overloaded",
+        "no_replica",
+        "invalid_api_key",
+        "model_not_found",
+        "route_not_allowed",
+        "request_too_large",
+    }
+)
 STATUSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx")
 
 
@@ -43,6 +56,10 @@ class Known:
     def tenant(self, name: str) -> str:
         """The label of a tenant."""
         return name if name in self._tenants else OTHER if name else NONE
+
+    def code(self, code: str | None) -> str:
+        """The label of why a call was refused; a mistake in the request itself counts as "invalid"."""
+        return code if code in CODES else "invalid" if code else NONE
 
     def tenants_of(self, model: str, config: Config) -> set[str]:
         """The labels of all tenants that may use a model."""

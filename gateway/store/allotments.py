@@ -22,8 +22,9 @@ from gateway.store.contract import Store, StoreError
 _log: Final = logging.getLogger("draftlane.allotments")
 
 REFRESH_SECONDS: Final = 0.25
+_HASTE_SECONDS: Final = 0.05  # after which hunger may have a lease refreshed again, so that is when to come back
 # Leased though nothing was asked for lately, so that the first call need not wait: shares of the limit, of what is left.
-_FLOOR: Final = 0.005
+_FLOOR: Final = 0.05
 _FLOOR_OF_REST: Final = 0.05
 _ADVANCE: Final = 0.01  # share of the limit that may be spent before the Store has been asked
 _AHEAD: Final = 2.0  # refreshes that a lease should last
@@ -88,21 +89,48 @@ class Allotment:
     def __repr__(self) -> str:
         return f"<Allotment {self.key} {self._spent:.6g} of {self._leased:.6g} leased of {self.limit:.6g}>"
 
+    def wait(self, amount: float, now: float) -> float:
+        """Return 0.0 if a call may spend now, else after how many seconds to try again; what was wanted is leased sooner."""
+        if now >= self._end:
+            self._turn(now)
+        if self._spent < self._credit():
+            return 0.0
+        self._wanted += amount
+        if self.exhausted:
+            return max(self._end - now, 0.001)
+        self._hungry()
+        return _HASTE_SECONDS
+
+    def spend(self, amount: float, now: float) -> None:
+        """Spend an estimate, whether there is enough or not: what is too much is owed to the next lease."""
+        if now >= self._end:
+            self._turn(now)
+        self._wanted += amount
+        self._spent += amount
+
     def take(self, amount: float, now: float) -> float:
         """Spend an estimate; return 0.0, or after how many seconds to try again. Never waits.
 
         The last call of a lease may exceed it: what it takes too much is owed to the next lease.
         """
-        if now >= self._end:
-            self._turn(now)
-        self._wanted += amount
-        if self._spent < self._credit():
-            self._spent += amount
-            return 0.0
-        if self.used is not None and self.used >= self.limit:
-            return max(self._end - now, 0.001)
-        self._hungry()
-        return REFRESH_SECONDS
+        wait = self.wait(amount, now)
+        if not wait:
+            self.spend(amount, now)
+        return wait
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether all processes together have leased the whole limit of this window."""
+        return self.used is not None and self.used >= self.limit
+
+    @property
+    def spent(self) -> float:
+        """What was spent of the limit in this window: here, and leased by others, whether they have spent it or not."""
+        return min(self.limit, max(0.0, (self.used or 0.0) - self._leased) + self._spent)
+
+    def ends_in(self, now: float) -> float:
+        """Return the seconds until the window ends and everything is free again."""
+        return max(0.0, self._window(now)[1] - now)
 
     def settle(self, difference: float, now: float) -> None:
         """Correct an estimate: what a call used beyond it, negative if it used less."""
@@ -224,4 +252,4 @@ class Allotments:
                 await asyncio.wait_for(self._wake.wait(), REFRESH_SECONDS)
             await self.refresh()
             self._wake.clear()
-            await asyncio.sleep(REFRESH_SECONDS / 5)  # hunger may hasten it that much and no more
+            await asyncio.sleep(_HASTE_SECONDS)
