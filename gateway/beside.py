@@ -124,9 +124,12 @@ class Beside:
                 self._metrics.curve(pool.name, [point.mean for point in points])
 
         for usage in self._live.tenants.used():
+            self._metrics.limit(usage.tenant, usage.label, used=usage.used / usage.limit)
             if usage.label.startswith("usd"):
                 self._metrics.budget(usage.tenant, usd=usage.limit, spent_usd=usage.used)
             self._tell(usage)
+        books = self.settlement.state()
+        self._metrics.books(pending=books.pending, journal_bytes=books.journal_bytes, last_success=books.last_success)
         self._metrics.degraded("limits", self._quotas.trouble)
 
     def _readings(self) -> Iterator[Reading]:

@@ -222,7 +222,9 @@ async def test_refusals_carry_the_limits_and_are_counted(tmp_path: Path) -> None
     assert refusal.headers["x-ratelimit-limit-tokens"] == "600"
     assert refusal.headers["x-ratelimit-remaining-tokens"] == "0"
     assert 'draftlane_refusals_total{code="rate_limit_exceeded",tenant="tester"} 1.0' in page
+    assert 'draftlane_limit_used_ratio{limit="tokens_per_minute",tenant="tester"} 1.0' in page
     assert 'draftlane_books_degraded{part="limits"} 0.0' in page
+    assert "draftlane_ledger_pending_batches" in page
 
 
 async def test_limits_hold_per_process_while_the_store_is_away(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from gateway.metrics.recent import Recent
 from gateway.metrics.states import States
 from gateway.record import Finished
 
-PARTS: Final = ("store", "journal", "loop")
+PARTS: Final = ("store", "journal", "loop", "limits")
 
 
 class Metrics:
@@ -121,6 +121,17 @@ class Metrics:
     def degraded(self, part: str, trouble: str | None) -> None:
         """Set whether a part of the books fails."""
         self._states.degraded.labels(part).set(trouble is not None)
+
+    def books(self, *, pending: int, journal_bytes: int, last_success: float | None) -> None:
+        """Set how far the ledger is from safety; `last_success` is the Unix time at which the Store had everything."""
+        self._states.pending.set(pending)
+        self._states.journal.set(journal_bytes)
+        if last_success is not None:
+            self._states.settled_at.set(last_success)
+
+    def limit(self, tenant: str, limit: str, *, used: float) -> None:
+        """Set how much of a tenant's limit, such as tokens_per_minute, is used: 0 to 1."""
+        self._states.limit.labels(self._known.tenant(tenant), limit).set(used)
 
     def budget(self, tenant: str, *, usd: float, spent_usd: float) -> None:
         """Set what a tenant may spend in its period, and what it has spent."""

@@ -18,7 +18,14 @@ from typing import Final
 from prometheus_client.utils import floatToGoString
 
 SUMMED_GAUGES: Final = frozenset(
-    {"draftlane_inflight", "draftlane_pool_running", "process_open_fds", "process_resident_memory_bytes"}
+    {
+        "draftlane_inflight",
+        "draftlane_ledger_journal_bytes",
+        "draftlane_ledger_pending_batches",
+        "draftlane_pool_running",
+        "process_open_fds",
+        "process_resident_memory_bytes",
+    }
 )
 LARGEST_COUNTERS: Final = frozenset({"draftlane_pool_capacity_usd_total"})  # every worker counts the same pools
 READ_ELSEWHERE: Final = ("draftlane_engine_", "vllm:")

@@ -49,7 +49,15 @@ class States:
         )
         self.guard = gauge("guard_active", "1 while a guard keeps calls from a pool.", "guard", "pool")
         self.scrape_age = gauge("scrape_age_seconds", "Age of what an engine last told.", "pool", "replica")
-        self.degraded = gauge("books_degraded", "1 while a part of the books (store, journal, loop) fails.", "part")
+        self.degraded = gauge(
+            "books_degraded", "1 while a part of the books (store, journal, loop, limits) fails.", "part"
+        )
+        self.pending = gauge("ledger_pending_batches", "Batches of the ledger that the Store does not have yet.")
+        self.journal = gauge("ledger_journal_bytes", "Size of the journals that this process answers for.")
+        self.settled_at = gauge("ledger_last_success_timestamp_seconds", "When the Store last had everything.")
+        self.limit = gauge(
+            "limit_used_ratio", "Used share of a limit or budget, of all gateways together.", "tenant", "limit"
+        )
         self.budget = gauge("budget_usd", "US dollars that a tenant may spend in its period.", "tenant")
         self.budget_spent = gauge("budget_spent_usd", "US dollars that a tenant has spent of its budget.", "tenant")
         self.build = Info("draftlane_build", "The version that runs.", registry=registry)
@@ -74,6 +82,7 @@ class States:
             self.curve,
             self.guard,
             self.scrape_age,
+            self.limit,
             self.budget,
             self.budget_spent,
         ):
