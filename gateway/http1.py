@@ -96,10 +96,8 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            if not reply.complete:
-                reply.fail(Broken(f"not an HTTP response: {error}", seen=True))
+            reply.fail(Broken(f"not an HTTP response: {error}", seen=True))  # unless what is wrong came behind it
             self.abort()
-            return
         if not reply.headers_done and self._head_bytes > MAX_HEAD_BYTES:
             reply.fail(Broken("response headers too large", seen=True))
         reply.wake()
