@@ -122,11 +122,8 @@ class Beside:
             if pool.config.speculative:
                 points = self._live.curves.points(pool.view(now), 0.0, time.time())
                 self._metrics.curve(pool.name, [point.mean for point in points])
-
         for usage in self._live.tenants.used():
-            self._metrics.limit(usage.tenant, usage.label, used=usage.used / usage.limit)
-            if usage.label.startswith("usd"):
-                self._metrics.budget(usage.tenant, usd=usage.limit, spent_usd=usage.used)
+            self._metrics.limit(usage.tenant, usage.label, used=usage.used, amount=usage.limit)
             self._tell(usage)
         books = self.settlement.state()
         self._metrics.books(pending=books.pending, journal_bytes=books.journal_bytes, last_success=books.last_success)

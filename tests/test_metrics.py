@@ -329,7 +329,8 @@ def test_the_state_is_what_was_last_set() -> None:
     metrics.balance("demo", "fast", threshold=0.4, break_even=2.33)
     metrics.curve("fast", [1.5, 2.5])
     metrics.degraded("store", "gone")
-    metrics.budget("acme", usd=100.0, spent_usd=82.5)
+    metrics.limit("acme", "usd_per_month", amount=100.0, used=82.5)
+    metrics.limit("acme", "tokens_per_minute", amount=1000, used=10)
     metrics.guard("stale", "fast", "active")
     metrics.guard("stale", "plain", "clear")
     metrics.scraped("fast", 1, age_seconds=4.5)
@@ -344,7 +345,10 @@ def test_the_state_is_what_was_last_set() -> None:
     assert bench.read("curve_acceptance_length", pool="fast", decile="1") == 2.5
     assert bench.read("pool_info", pool="fast", model="demo", kind="speculative", revision="demo||7|") == 1
     assert (bench.read("books_degraded", part="store"), bench.read("books_degraded", part="loop")) == (1, 0)
-    assert (bench.read("budget_usd", tenant="acme"), bench.read("budget_spent_usd", tenant="acme")) == (100, 82.5)
+    month = {"tenant": "acme", "period": "month"}
+    assert (bench.read("budget_usd", **month), bench.read("budget_spent_usd", **month)) == (100, 82.5)
+    assert bench.read("limit_used_ratio", tenant="acme", limit="usd_per_month") == 0.825
+    assert bench.read("limit_used_ratio", tenant="acme", limit="tokens_per_minute") == 0.01
     assert (
         bench.read("guard_active", guard="stale", pool="fast"),
         bench.read("guard_active", guard="stale", pool="plain"),

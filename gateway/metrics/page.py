@@ -129,15 +129,14 @@ class Metrics:
         if last_success is not None:
             self._states.settled_at.set(last_success)
 
-    def limit(self, tenant: str, limit: str, *, used: float) -> None:
-        """Set how much of a tenant's limit, such as tokens_per_minute, is used: 0 to 1."""
-        self._states.limit.labels(self._known.tenant(tenant), limit).set(used)
-
-    def budget(self, tenant: str, *, usd: float, spent_usd: float) -> None:
-        """Set what a tenant may spend in its period, and what it has spent."""
-        label = self._known.tenant(tenant)
-        self._states.budget.labels(label).set(usd)
-        self._states.budget_spent.labels(label).set(spent_usd)
+    def limit(self, tenant: str, limit: str, *, used: float, amount: float) -> None:
+        """Set how far a tenant's limit is used, called like "tokens_per_minute"; "usd_per_month" is a budget in dollars."""
+        who = self._known.tenant(tenant)
+        self._states.limit.labels(who, limit).set(used / amount if amount else 1.0)
+        unit, _, period = limit.partition("_per_")
+        if unit == "usd":
+            self._states.budget.labels(who, period).set(amount)
+            self._states.budget_spent.labels(who, period).set(used)
 
     def reloaded(self, config: Config) -> None:
         """Take a configuration that is now in force."""

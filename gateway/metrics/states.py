@@ -58,8 +58,10 @@ class States:
         self.limit = gauge(
             "limit_used_ratio", "Used share of a limit or budget, of all gateways together.", "tenant", "limit"
         )
-        self.budget = gauge("budget_usd", "US dollars that a tenant may spend in its period.", "tenant")
-        self.budget_spent = gauge("budget_spent_usd", "US dollars that a tenant has spent of its budget.", "tenant")
+        self.budget = gauge("budget_usd", "US dollars that a tenant may spend per day or month.", "tenant", "period")
+        self.budget_spent = gauge(
+            "budget_spent_usd", "US dollars that a tenant has spent of its budget so far.", "tenant", "period"
+        )
         self.build = Info("draftlane_build", "The version that runs.", registry=registry)
         self.config = Info("draftlane_config", "The configuration in force.", registry=registry)
         self.reloads = Counters(
