@@ -11,6 +11,7 @@ Rules of this module:
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -101,7 +102,7 @@ class _Tries:
     replicas: list[Replica] = field(default_factory=list)
     refused: Stream | None = None
     failure: Callable[[], GatewayError] | None = None
-    needs_longer_than: int | None = None
+    needs_longer_than: float | None = None  # tokens
 
     def begin(self, replica: Replica) -> None:
         """Count one more request."""
@@ -155,7 +156,7 @@ class Upstream:
                 if name not in self._pools:  # a reload has removed it since the plan was made
                     continue
                 pool = self._pools[name]
-                if tries.needs_longer_than is not None and not _is_longer(pool, tries.needs_longer_than):
+                if tries.needs_longer_than is not None and _length(pool) <= tries.needs_longer_than:
                     continue
                 stream = await self._try_pool(pool, out, tries)
                 if stream is not None:
@@ -189,7 +190,7 @@ class Upstream:
             if isinstance(verdict, Stream):
                 return verdict
             if verdict.next == "longer":
-                tries.needs_longer_than = pool.config.max_model_len or 0
+                tries.needs_longer_than = _length(pool)
             if verdict.next != "replica":
                 return None
         return None
@@ -353,8 +354,9 @@ def _is_readable(reply: Reply) -> bool:
 _RELAY = Verdict("relay")
 
 
-def _is_longer(pool: Pool, length: int) -> bool:
-    return pool.config.max_model_len is None or pool.config.max_model_len > length
+def _length(pool: Pool) -> float:
+    """Return the context length that is known of a pool; one that is not told is the longest."""
+    return pool.config.max_model_len or math.inf
 
 
 def _error_in_stream(reply: Reply) -> int:
