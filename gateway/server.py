@@ -144,14 +144,17 @@ class DrainingServer(uvicorn.Server):
         self._drain: asyncio.Task[None] | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin the drain on SIGTERM; SIGINT, or a second signal, stops at once."""
-        if sig == signal.SIGTERM and self._drain is None and self.started:
-            self._captured_signals.append(sig)
+        """Begin the drain on SIGTERM; SIGINT, or a second signal, stops at once.
+
+        uvicorn would raise a signal that it knows of again in the end, and SIGTERM kills: nothing would be closed after it.
+        """
+        if sig != signal.SIGTERM:
+            super().handle_exit(sig, frame)
+        elif self._drain is None and self.started:
             self._draining()
-            loop = asyncio.get_event_loop()
-            loop.call_soon_threadsafe(self._begin_drain)
-            return
-        super().handle_exit(sig, frame)
+            asyncio.get_event_loop().call_soon_threadsafe(self._begin_drain)
+        else:
+            self.should_exit = True
 
     def _begin_drain(self) -> None:
         self._drain = asyncio.get_running_loop().create_task(self._wait_for_calls())
