@@ -127,7 +127,9 @@ class Exchange:
         estimated = 0 if usage and usage.completion_tokens else self._estimated_tokens()
         completion_tokens = estimated or (usage.completion_tokens if usage else 0)
         # An engine that did not answer is on nobody's bill; one whose answer a client did not wait for has worked.
-        slot_seconds = ended - place.sent_at if place and (stream or self.outcome == "client_gone") else 0.0
+        slot_seconds = (
+            self._until(ended) - place.sent_at if place and (stream or self.outcome == "client_gone") else 0.0
+        )
         cost = attributed(slot_seconds, place.pool.price_per_slot_second) if place else 0.0
         return Finished(
             request_id=self.request_id,
@@ -176,6 +178,13 @@ class Exchange:
             cost_usd=cost,
             counterfactual=self._elsewhere(completion_tokens, cost),
         )
+
+    def _until(self, ended: float) -> float:
+        """Return when the engine's slot was free again: with the last byte of a whole reply, however slow its reader."""
+        stream = self.stream
+        if stream is None or not stream.reply.complete:
+            return ended
+        return min(max(stream.reply.last_byte_at, stream.sent_at), ended)
 
     def _elsewhere(self, tokens: int, paid: float) -> dict[str, float]:
         """Return what the answer would have cost under each policy; nothing for a call that no engine answered."""

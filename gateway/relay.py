@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gateway.config import Limits
     from gateway.exchange import Exchange
     from gateway.record import Outcome
+    from gateway.reply import Reply
     from gateway.upstream import Stream
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -107,27 +108,18 @@ async def _copy(
 
 
 async def _copy_events(exchange: Exchange, stream: Stream, send: Send, watch: Watch, limits: Limits) -> None:
-    reply, call = stream.reply, exchange.call
-    reader = Reader(
-        exchange.endpoint, strip_usage=bool(call and call.adds_usage), max_event_bytes=limits.max_event_bytes
-    )
+    call = exchange.call
+    strip = bool(call and call.adds_usage)
+    reader = Reader(exchange.endpoint, strip_usage=strip, max_event_bytes=limits.max_event_bytes)
     exchange.reader = reader
-    clock = exchange.clock
-    failure: tuple[GatewayError, Outcome] | None = None
     try:
-        while data := await reply.read():
-            if out := reader.feed(data):
-                watch.sending_since = clock()
-                await send({"type": "http.response.body", "body": out, "more_body": True})
-                watch.sending_since = 0.0
-    except Broken:
-        failure = BadGateway("The engine broke off its answer.", code="stream_truncated"), "truncated"
-    except Silent as error:
-        failure = UpstreamTimeout(str(error), code="stream_stalled"), "stalled"
-    except EventTooLarge as error:
-        failure = BadGateway(f"The engine sent {error}.", code="event_too_large"), "truncated"
-        reply.abort()
-    exchange.usage, exchange.speculation = reader.usage, reader.speculation
+        failure = await _pump(stream.reply, reader, send, watch, exchange.clock)
+    except asyncio.CancelledError:
+        if reader.ended and not watch.sending_since:  # the client has all that it waited for and need not stay
+            exchange.outcome = "ok"
+        raise
+    finally:
+        exchange.usage, exchange.speculation = reader.usage, reader.speculation
     # Of several choices, the end of one says nothing of the rest.
     finished = call is None or (reader.finished and "n" not in call.features)
     if reader.failed:
@@ -139,8 +131,28 @@ async def _copy_events(exchange: Exchange, stream: Stream, send: Send, watch: Wa
         told, outcome = failure or _ENDED_EARLY
         exchange.fail(told, outcome)
         rest = error_event(told, exchange.endpoint, reader.next_sequence)
-    watch.sending_since = clock()
+    watch.sending_since = exchange.clock()
     await send({"type": "http.response.body", "body": rest})
+
+
+async def _pump(
+    reply: Reply, reader: Reader, send: Send, watch: Watch, clock: Callable[[], float]
+) -> tuple[GatewayError, Outcome] | None:
+    """Forward events as they come until the reply ends; return what went wrong."""
+    try:
+        while data := await reply.read():
+            if out := reader.feed(data):
+                watch.sending_since = clock()
+                await send({"type": "http.response.body", "body": out, "more_body": True})
+                watch.sending_since = 0.0
+    except Broken:
+        return BadGateway("The engine broke off its answer.", code="stream_truncated"), "truncated"
+    except Silent as error:
+        return UpstreamTimeout(str(error), code="stream_stalled"), "stalled"
+    except EventTooLarge as error:
+        reply.abort()
+        return BadGateway(f"The engine sent {error}.", code="event_too_large"), "truncated"
+    return None
 
 
 _ENDED_EARLY: tuple[GatewayError, Outcome] = (
