@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Read = Callable[[], Awaitable[bytes]]
 Scope = MutableMapping[str, Any]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+ADVICE = "/draftlane/route"
 _OWN_V1 = frozenset({"/v1/models"})
 _BOTH_PORTS = frozenset({"/healthz", "/readyz"})
 
@@ -71,7 +72,8 @@ class Api:
         """Whether the path is served on the port that the request came to, where operators have their own."""
         if path in _BOTH_PORTS:
             return True
-        for_operators = path.startswith("/draftlane/") or path == "/metrics"
+        for_tenants = path == ADVICE or path.startswith(f"{ADVICE}/")
+        for_operators = (path.startswith("/draftlane/") and not for_tenants) or path == "/metrics"
         return for_operators == bool(scope["server"][1] == self._admin_port)
 
     async def _call(self, scope: Scope, receive: Receive, send: Send, endpoint: Endpoint | None) -> None:

@@ -24,7 +24,7 @@ def explain(
     """
     live = pipeline.live
     who = _tenant(pipeline, tenant)
-    call = wire.parse(body, endpoint or _endpoint(body))  # type: ignore[arg-type]
+    call = wire.parse(body, endpoint or endpoint_of(body))  # type: ignore[arg-type]
     model = live.tenants.resolve(who, call.model).name
     score = live.scorer.score(call.view)
     told: dict[str, Any] = {"endpoint": call.endpoint, "artefact": live.scorer.version}
@@ -49,8 +49,8 @@ def _tenant(pipeline: Pipeline, name: str | None) -> Tenant:
     return found
 
 
-def _endpoint(body: bytes) -> str:
-    """Guess the endpoint by the field that holds the prompt."""
+def endpoint_of(body: bytes) -> wire.Endpoint:
+    """Guess the endpoint by the field that holds the prompt; raises BadRequest when there is none."""
     fields = splice.field_names(body)
     if "messages" in fields:
         return "chat"

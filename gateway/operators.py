@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
-from gateway import explain
+from gateway import advice_api, explain
 from gateway.errors import Forbidden, GatewayError, MethodNotAllowed, NotFound, Unauthorized
 from gateway.tenants import presented_key
 
@@ -21,6 +21,7 @@ def build(gateway: Gateway) -> FastAPI:
     """Return the operators' app."""
     app = FastAPI(title="Draftlane", docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(_public(gateway))
+    app.include_router(advice_api.router(gateway))  # before the operators' own: tenants ask here
     app.include_router(_admin(gateway), prefix="/draftlane", dependencies=[Depends(_admin_key(gateway))])
 
     @app.exception_handler(GatewayError)
