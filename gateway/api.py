@@ -13,7 +13,7 @@ from gateway.errors import MethodNotAllowed, NotFound, TooLarge, Unavailable
 from gateway.exchange import Exchange, Sink
 from gateway.hygiene import request_id_of
 from gateway.relay import Send, relay, respond
-from gateway.server import ABORT
+from gateway.request import LINE
 from gateway.watch import Receive
 from gateway.wire import ENDPOINTS, Endpoint
 
@@ -101,7 +101,7 @@ class Api:
             target: bytes = scope["raw_path"] + (b"?" + query if query else b"")
             return await self._pipeline.open_other(exchange, scope["method"].encode(), target, headers, read_body)
 
-        await relay(exchange, opening, receive, send, limits, scope.get("extensions", {}).get(ABORT))
+        await relay(exchange, opening, receive, send, limits, scope.get("extensions", {}).get(LINE))
 
 
 async def _read_body(headers: list[tuple[bytes, bytes]], read: Read, max_bytes: int) -> bytes:

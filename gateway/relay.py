@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gateway.exchange import Exchange
     from gateway.record import Outcome
     from gateway.reply import Reply
+    from gateway.request import Request
     from gateway.upstream import Stream
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -48,14 +49,14 @@ _log = logging.getLogger(__name__)
 
 
 async def relay(
-    exchange: Exchange, opening: Open, receive: Receive, send: Send, limits: Limits, abort: Callable[[], None] | None
+    exchange: Exchange, opening: Open, receive: Receive, send: Send, limits: Limits, line: Request | None
 ) -> None:
     """Open a stream and copy it to the client; every ending is noted on the exchange and none escapes, except a shutdown's."""
     async with exchange:
         try:
-            async with Watch(exchange, receive, limits, abort) as watch:
+            async with Watch(exchange, receive, limits, line) as watch:
                 stream = await opening(exchange, watch.read_body)
-                await _copy(exchange, stream, send, watch, limits, abort)
+                await _copy(exchange, stream, send, watch, limits, line)
         except GatewayError as error:
             exchange.fail(error)
             await respond(send, error.status, [*error.headers(), *exchange.headers()], error.body())
@@ -89,7 +90,7 @@ async def respond(send: Send, status: int, headers: list[tuple[bytes, bytes]], b
 
 
 async def _copy(
-    exchange: Exchange, stream: Stream, send: Send, watch: Watch, limits: Limits, abort: Callable[[], None] | None
+    exchange: Exchange, stream: Stream, send: Send, watch: Watch, limits: Limits, line: Request | None
 ) -> None:
     reply = stream.reply
     exchange.status = reply.status
@@ -104,7 +105,7 @@ async def _copy(
     if events:
         await _copy_events(exchange, stream, send, watch, limits)
     else:
-        await _copy_body(exchange, stream, send, watch, abort)
+        await _copy_body(exchange, stream, send, watch, line)
 
 
 async def _copy_events(exchange: Exchange, stream: Stream, send: Send, watch: Watch, limits: Limits) -> None:
@@ -163,7 +164,7 @@ _REPORTED = BadGateway("The engine reported an error in its stream.", code="stre
 
 
 async def _copy_body(
-    exchange: Exchange, stream: Stream, send: Send, watch: Watch, abort: Callable[[], None] | None
+    exchange: Exchange, stream: Stream, send: Send, watch: Watch, line: Request | None
 ) -> None:
     """Copy any other reply; it is usually whole by now (see `upstream`), and only a larger one can still break off."""
     reply = stream.reply
@@ -185,8 +186,8 @@ async def _copy_body(
         silent = isinstance(error, Silent)
         cut = UpstreamTimeout(str(error), code="stalled") if silent else BadGateway(str(error), code="truncated")
         exchange.fail(cut, "stalled" if silent else "truncated")
-        if abort is not None:
-            abort()
+        if line is not None:
+            line.abort()
         return
     told = usage.read(b"".join(kept)) if exchange.call is not None else usage.Told()
     exchange.usage, exchange.speculation = told.usage, told.speculation

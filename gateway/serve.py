@@ -19,8 +19,9 @@ import uvicorn
 from gateway.app import Gateway
 from gateway.config import Config, ConfigError, load
 from gateway.embedded import EmbeddedEngines, EmbeddedError
+from gateway.inbound import protocol
 from gateway.metrics import Share
-from gateway.server import DrainingServer, protocol
+from gateway.server import DrainingServer
 from gateway.workers import Supervisor
 
 BACKLOG = 2048  # connections that may wait to be accepted: uvicorn's

@@ -1,6 +1,7 @@
 """Watching one call from the side: the client that leaves, the client that stops reading, the engine that falls silent.
 
-One task waits for the client's departure, one timer looks at the times now and then. Neither does anything per event.
+The client's departure is called in by its connection, one timer looks at the times now and then. Neither does anything per
+event, and behind a server that knows no departures, a task waits for them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from gateway.reply import Silent
 if TYPE_CHECKING:
     from gateway.config import Limits
     from gateway.exchange import Exchange
+    from gateway.request import Request
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
@@ -34,11 +36,11 @@ class Watch:
     `sending_since` is set by the relay around a write to the client: loop time, or 0 when it is not writing.
     """
 
-    def __init__(self, exchange: Exchange, receive: Receive, limits: Limits, abort: Callable[[], None] | None) -> None:
+    def __init__(self, exchange: Exchange, receive: Receive, limits: Limits, line: Request | None) -> None:
         self._exchange = exchange
         self._receive = receive
         self._limits = limits
-        self._abort = abort
+        self._line = line
         self._serving: asyncio.Task[Any] | None = None
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -52,7 +54,10 @@ class Watch:
     async def read_body(self) -> bytes:
         """Read the request's body, then begin to watch; what comes after the body is the client's departure."""
         body = await read_body(self._receive, self._limits.max_body_bytes, self._limits.header_seconds)
-        self._task = asyncio.create_task(self._departure())
+        if self._line is not None:
+            self._line.on_departure(self._left)
+        else:
+            self._task = asyncio.create_task(self._departure())
         self._look()
         return body
 
@@ -74,6 +79,9 @@ class Watch:
     async def _departure(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        self._left()
+
+    def _left(self) -> None:
         self._end("client_gone")
 
     def _end(self, outcome: str) -> None:
@@ -89,8 +97,8 @@ class Watch:
         loop = asyncio.get_running_loop()
         now, limits, stream = loop.time(), self._limits, self._exchange.stream
         if self.sending_since and now - self.sending_since > limits.client_idle_seconds:
-            if self._abort is not None:
-                self._abort()
+            if self._line is not None:
+                self._line.abort()
             self._end("client_stalled")
             return
         if stream is not None and not self.sending_since:

@@ -1,0 +1,273 @@
+"""The listening side of HTTP/1.1: one client connection, its requests handed to an ASGI application one after the other.
+
+uvicorn runs the server and makes one `Inbound` per connection in place of its own protocol. What this one adds is what a
+public endpoint needs (bounds on the head's size and time, refusals that are OpenAI error objects) and what a relay needs: a
+head leaves together with the first bytes of its body, a whole request costs no timer, and the application may ask to be
+called when the client leaves instead of keeping a task waiting for it (see `request.LINE`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import urllib.parse
+from collections import deque
+from typing import Any
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
+from uvicorn.server import ServerState
+
+from gateway.errors import BadRequest, GatewayError, HeadersTooLarge, RequestTimeout
+from gateway.request import Request
+
+MAX_BODY_AHEAD = 262_144  # bytes of a body that are read before the application asks for them
+
+
+class Inbound(asyncio.Protocol):
+    """One client connection; `protocol` makes the class for given bounds."""
+
+    max_header_bytes = 65536
+    header_seconds = 10.0
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        if not config.loaded:
+            config.load()
+        self.loop = _loop or asyncio.get_running_loop()
+        self.app = config.loaded_app
+        self.state = server_state
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]  # until connection_made
+        self.drained: asyncio.Future[None] | None = None  # set while the client reads slower than we write
+        self._scope: dict[str, Any] = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "root_path": "",
+        }
+        if app_state:
+            self._scope["state"] = app_state
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._keep_alive_seconds = config.timeout_keep_alive
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._in_head = True
+        self._head_bytes = 0
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._idle_since = 0.0
+        self._current: Request | None = None  # being answered
+        self._reading: Request | None = None  # its body is still coming in
+        self._waiting: deque[Request] = deque()  # pipelined behind the current one
+        self._paused = False
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to wait for the first head; no write waits for the client's acknowledgement of the one before."""
+        self.state.connections.add(self)  # type: ignore[arg-type]  # uvicorn lists its own protocols only
+        self.transport = transport  # type: ignore[assignment]
+        raw = transport.get_extra_info("socket")
+        # asyncio does this only for sockets that name their protocol, which inherited listeners do not
+        if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._scope["server"] = get_local_addr(self.transport)
+        self._scope["client"] = get_remote_addr(self.transport)
+        self._scope["scheme"] = "https" if is_ssl(self.transport) else "http"
+        self._head_timer = self.loop.call_later(self.header_seconds, self._head_late)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse; a head that did not come whole gets a time limit with its first bytes."""
+        if self._in_head:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # no upgrade is offered: the request is served as it is
+        except httptools.HttpParserError:
+            self.refuse(BadRequest("The request is not valid HTTP/1.1.", code="invalid_http"))
+            return
+        if self._in_head and self._head_bytes:
+            if self._head_bytes > self.max_header_bytes:
+                self._refuse_size()
+            elif self._head_timer is None:
+                self._head_timer = self.loop.call_later(self.header_seconds, self._head_late)
+
+    def eof_received(self) -> None:
+        """A client that has said its last word has left: the transport closes."""
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - how it ended makes no difference
+        """Tell the request that runs; those behind it are never begun."""
+        self.state.connections.discard(self)
+        self._stop_head_timer()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self._waiting.clear()
+        self.resume_writing()
+        if self._current is not None:
+            self._current.lost()
+        self._parser = self._reading = self._current = None
+
+    def pause_writing(self) -> None:
+        """The client reads too slowly: senders wait."""
+        if self.drained is None:
+            self.drained = self.loop.create_future()
+
+    def resume_writing(self) -> None:
+        """Let them go on."""
+        drained, self.drained = self.drained, None
+        if drained is not None and not drained.done():
+            drained.set_result(None)
+
+    # httptools
+
+    def on_url(self, url: bytes) -> None:
+        """Collect the target."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Collect one header."""
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """Begin the request, or queue it behind the one that is being answered."""
+        url, headers = self._url, self._headers
+        self._url, self._headers = b"", []
+        self._stop_head_timer()
+        whole_head_counted = 0 < self._head_bytes <= self.max_header_bytes
+        self._in_head, self._head_bytes = False, 0
+        if not whole_head_counted and len(url) + sum(len(n) + len(v) for n, v in headers) > self.max_header_bytes:
+            self._refuse_size()
+            return
+        version = self._parser.get_http_version()
+        scope = self._scope.copy()
+        scope["http_version"] = version
+        scope["method"] = self._parser.get_method().decode("ascii")
+        scope["headers"] = headers
+        path, _, scope["query_string"] = _origin_form(url).partition(b"?")
+        scope["raw_path"] = path
+        scope["path"] = urllib.parse.unquote(path.decode("ascii")) if b"%" in path else path.decode("ascii")
+        request = Request(self, scope, keep_alive=version != "1.0" and self._parser.should_keep_alive())
+        self._reading = request
+        if self._current is None:
+            self._begin(request)
+        else:
+            self._waiting.append(request)
+            self._pause_reading()
+
+    def on_body(self, body: bytes) -> None:
+        """Hand bytes to the request; pause when it does not take them."""
+        if self._reading is not None and self._reading.feed(body) > MAX_BODY_AHEAD:
+            self._pause_reading()
+
+    def on_message_complete(self) -> None:
+        """The next bytes are another head."""
+        self._in_head = True
+        self._stop_head_timer()
+        if self._reading is not None:
+            self._reading.finish()
+            self._reading = None
+
+    # the requests
+
+    def _begin(self, request: Request) -> None:
+        self._current = request
+        task = self.loop.create_task(request.run(self.app))
+        self.state.tasks.add(task)
+
+    def answered(self, *, keep: bool) -> None:
+        """The current request's response is complete: go on with the next one, or wait for it."""
+        self.state.total_requests += 1
+        self._current = None
+        if self.transport.is_closing():
+            return
+        if not keep:
+            self.transport.close()
+        elif self._waiting:
+            self._begin(self._waiting.popleft())
+        else:
+            self._idle_since = self.loop.time()
+            if self._reading is not None:
+                # It was answered before its end: the client may finish within the time of a head, then it is cut.
+                self._reading = None
+                self._head_timer = self.loop.call_later(self.header_seconds, self.transport.close)
+            elif self._idle_timer is None:
+                self._idle_timer = self.loop.call_later(self._keep_alive_seconds, self._look_if_idle)
+            self.resume_reading()
+
+    def shutdown(self) -> None:
+        """Close once the current response is complete, as the server stops."""
+        if self._current is None:
+            self.transport.close()
+        else:
+            self._current.keep_alive = False
+
+    def refuse(self, error: GatewayError) -> None:
+        """Answer without the application and close."""
+        if self.transport.is_closing():
+            return
+        body = error.body()
+        head = (
+            b"HTTP/1.1 %d Refused\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head % (error.status, len(body)) + body)
+        self.transport.close()
+
+    def resume_reading(self) -> None:
+        """Read on after a pause, unless requests wait behind the current one."""
+        if self._paused and not self._waiting:
+            self._paused = False
+            self.transport.resume_reading()
+
+    def _pause_reading(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self.transport.pause_reading()
+
+    # time and size
+
+    def _refuse_size(self) -> None:
+        self.refuse(
+            HeadersTooLarge(f"The request's headers are over {self.max_header_bytes} bytes.", code="headers_too_large")
+        )
+
+    def _head_late(self) -> None:
+        self._head_timer = None
+        if self._head_bytes:
+            late = f"The request's headers took over {self.header_seconds:g} s."
+            self.refuse(RequestTimeout(late, code="header_timeout"))
+        else:
+            self.transport.close()  # connected and silent
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _look_if_idle(self) -> None:
+        """Close a kept connection that nobody uses; one timer serves any number of requests."""
+        busy = self._current is not None or self._head_bytes > 0
+        idle = 0.0 if busy else self.loop.time() - self._idle_since
+        if idle >= self._keep_alive_seconds:
+            self._idle_timer = None
+            self.transport.close()
+        else:
+            self._idle_timer = self.loop.call_later(self._keep_alive_seconds - idle, self._look_if_idle)
+
+
+def protocol(max_header_bytes: int, header_seconds: float) -> type[Inbound]:
+    """Return the protocol class for these bounds; uvicorn makes one object per connection."""
+    return type("Inbound", (Inbound,), {"max_header_bytes": max_header_bytes, "header_seconds": header_seconds})
+
+
+def _origin_form(url: bytes) -> bytes:
+    """Return the target without scheme and host, which proxies' clients send (RFC 9112 §3.2.2)."""
+    if url.startswith(b"/"):
+        return url
+    parsed = httptools.parse_url(url)
+    return (parsed.path or b"/") + (b"?" + parsed.query if parsed.query else b"")

@@ -1,0 +1,219 @@
+"""One request of a client's connection, as the ASGI application sees it: `receive`, `send`, and a line to the connection.
+
+The head is held back until the first bytes of the body are there, so that both leave in one write. What an application sends
+is checked as far as a wrong byte would confuse the client about where a response ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gateway.inbound import Inbound
+
+LINE = "draftlane.line"  # the ASGI extension under which an application finds the `Request` itself
+
+Message = MutableMapping[str, Any]
+App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_FAILED: Message = {
+    "type": "http.response.start",
+    "status": 500,
+    "headers": [(b"content-length", b"0"), (b"connection", b"close")],
+}
+_log = logging.getLogger(__name__)
+
+
+class Request:
+    """One request and its response. `keep_alive` tells whether the connection outlives them."""
+
+    __slots__ = (
+        "_awaits_continue",
+        "_begun",
+        "_body",
+        "_chunked",
+        "_complete",
+        "_connection",
+        "_delivered",
+        "_departure",
+        "_gone",
+        "_head",
+        "_left",
+        "_size",
+        "_waiter",
+        "_whole",
+        "keep_alive",
+        "scope",
+    )
+
+    def __init__(self, connection: Inbound, scope: Message, *, keep_alive: bool) -> None:
+        self._connection = connection
+        self.scope = scope
+        scope["extensions"] = {LINE: self}
+        self.keep_alive = keep_alive
+        self._awaits_continue = any(n == b"expect" and v.lower() == b"100-continue" for n, v in scope["headers"])
+        self._body: list[bytes] = []
+        self._size = 0
+        self._whole = False  # the body has come
+        self._delivered = False  # and the application has all of it
+        self._waiter: asyncio.Future[None] | None = None
+        self._gone = False  # the client is
+        self._departure: Callable[[], None] | None = None
+        self._begun = False
+        self._complete = False
+        self._head = b""  # of the response, while it waits for the body
+        self._chunked = False
+        self._left = 0  # bytes of the body that the head has promised
+
+    # the connection's side
+
+    def feed(self, data: bytes) -> int:
+        """Take bytes of the body; return how many wait to be received."""
+        self._body.append(data)
+        self._size += len(data)
+        self._wake()
+        return self._size
+
+    def finish(self) -> None:
+        """The body is whole."""
+        self._whole = True
+        self._wake()
+
+    def lost(self) -> None:
+        """The client has left."""
+        self._gone = True
+        self._wake()
+        if self._departure is not None:
+            self._departure()
+
+    async def run(self, app: App) -> None:
+        """Let the application answer; what it leaves unfinished ends the connection."""
+        connection = self._connection
+        try:
+            await app(self.scope, self.receive, self.send)
+        except Exception:  # noqa: BLE001 - a defect costs one request, not the connection's task
+            _log.exception("%s %s failed", self.scope["method"], self.scope["path"])
+            if not self._begun:
+                await self.send(_FAILED)
+                await self.send({"type": "http.response.body"})
+        finally:
+            task = asyncio.current_task()
+            if task is not None:
+                connection.state.tasks.discard(task)
+            if not self._complete:
+                connection.transport.close()
+            # Both lead back here: left in place, every request would wait for the garbage collector.
+            self._departure = None
+            del self.scope["extensions"]
+
+    # the line
+
+    def abort(self) -> None:
+        """Drop the connection at once, with what is still to be written."""
+        self._connection.transport.abort()
+
+    def on_departure(self, call: Callable[[], None]) -> None:
+        """Have `call` called once if the client leaves before its response is complete; at once if it has left."""
+        self._departure = call
+        if self._gone:
+            call()
+
+    # ASGI
+
+    async def receive(self) -> Message:
+        """Return the bytes of the body that are there, waiting for some; afterwards wait for the client to leave."""
+        if self._awaits_continue and not (self._whole or self._body or self._begun):
+            self._connection.transport.write(_CONTINUE)
+        self._awaits_continue = False
+        while not (self._gone or self._complete or (not self._delivered and (self._body or self._whole))):
+            self._connection.resume_reading()
+            await self._wait()
+        if self._gone or self._complete:
+            return {"type": "http.disconnect"}
+        body = b"".join(self._body)
+        self._body.clear()
+        self._size = 0
+        self._delivered = self._whole
+        return {"type": "http.request", "body": body, "more_body": not self._whole}
+
+    async def send(self, message: Message) -> None:
+        """Take the head, then the body in any number of parts; waits while the client does not read."""
+        connection = self._connection
+        if connection.drained is not None:
+            await connection.drained
+        if self._gone:
+            return
+        if not self._begun:
+            self._begin(message)
+            return
+        if self._complete:
+            raise RuntimeError("the response is complete")
+        if message["type"] != "http.response.body":
+            raise RuntimeError(f"expected a body, not {message['type']}")
+        body, more = message.get("body", b""), message.get("more_body", False)
+        out = self._framed(body, more)
+        if self._head:
+            out, self._head = self._head + out, b""
+        if out:
+            connection.transport.write(out)
+        if not more:
+            self._complete = True
+            if self._waiter is not None:
+                self._wake()
+            connection.answered(keep=self.keep_alive)
+
+    def _begin(self, message: Message) -> None:
+        """Render the head and decide how the body is framed (RFC 9112 §6)."""
+        if message["type"] != "http.response.start":
+            raise RuntimeError(f"expected the start of a response, not {message['type']}")
+        status: int = message["status"]
+        headers: list[tuple[bytes, bytes]] = message.get("headers") or []
+        lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
+        self._begun, framed, says_close = True, False, False
+        for name, value in headers:
+            lines += (name, b": ", value, b"\r\n")
+            if name == b"content-length":
+                self._left, framed = int(value), True
+            elif name == b"connection" and b"close" in value.lower():
+                self.keep_alive, says_close = False, True
+        bodiless = self.scope["method"] == "HEAD" or status in (204, 304)
+        if bodiless:
+            self._left = 0
+        elif not framed:
+            self._chunked = True
+            lines.append(b"transfer-encoding: chunked\r\n")
+        if not (self.keep_alive or says_close):
+            lines.append(b"connection: close\r\n")
+        lines.append(b"\r\n")
+        self._head = b"".join(lines)
+        own = 2 + self._chunked + (not (self.keep_alive or says_close))
+        if self._head.count(b"\n") != len(headers) + own:
+            raise RuntimeError("a header has a line break in it")
+
+    def _framed(self, body: bytes, more: bool) -> bytes:  # noqa: FBT001 - ASGI's own word for it
+        """Return the body's part as it goes on the wire."""
+        if self._chunked:
+            chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            return chunk if more else chunk + b"0\r\n\r\n"
+        if self.scope["method"] == "HEAD":
+            return b""
+        self._left -= len(body)
+        if self._left < 0 or (self._left and not more):
+            raise RuntimeError("the body is not as long as its content-length says")
+        return body
+
+    async def _wait(self) -> None:
+        self._waiter = self._connection.loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
