@@ -42,7 +42,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--requests", type=_positive, default=20_000, metavar="N")
     parser.add_argument("--seed", type=int, default=0, metavar="S")
     parser.add_argument(
-        "--policies", type=_policies, default=POLICIES, metavar="A,B", help="only these, and what they are compared with"
+        "--policies",
+        type=_policies,
+        default=POLICIES,
+        metavar="A,B",
+        help="only these, and what they are compared with",
     )
     parser.add_argument("--replicas", type=_positive, default=4, help="of each pool (default 4)")
     parser.add_argument("--slots", type=_positive, default=4, help="of each replica (default 4)")
@@ -50,10 +54,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--windows", type=_windows, default=(7,), metavar="K,K", help="a speculative pool each, of the windows labelled"
     )
-    parser.add_argument("--ratio", type=_ratio, default=105 / 45, help="R, speculative over baseline step (default 2.33)")
+    parser.add_argument(
+        "--ratio", type=_ratio, default=105 / 45, help="R, speculative over baseline step (default 2.33)"
+    )
     parser.add_argument("--cost-weight", type=_share, default=0.5, help="0 soonest … 1 cheapest (default 0.5)")
-    parser.add_argument("--prior", choices=("artefact", "pessimistic"), default="artefact", help="what is believed at first")
-    parser.add_argument("--artefact", type=Path, metavar="FILE", help="score with this artefact instead of the shipped one")
+    parser.add_argument(
+        "--prior", choices=("artefact", "pessimistic"), default="artefact", help="what is believed at first"
+    )
+    parser.add_argument(
+        "--artefact", type=Path, metavar="FILE", help="score with this artefact instead of the shipped one"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw the objective of every policy")
 

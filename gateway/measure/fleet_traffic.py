@@ -15,9 +15,7 @@ from typing import Literal
 from gateway.measure.fleet_rows import Row, templates
 from gateway.measure.fleet_world import PoolSpec
 
-Name = Literal[
-    "steady", "templated", "load-swing", "acceptance-drop", "new-tenant", "price-change", "half-pool"
-]
+Name = Literal["steady", "templated", "load-swing", "acceptance-drop", "new-tenant", "price-change", "half-pool"]
 SCENARIOS: tuple[Name, ...] = Name.__args__  # type: ignore[attr-defined]
 
 TEMPLATED_SHARE = 0.8

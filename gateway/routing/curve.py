@@ -20,6 +20,7 @@ LEVEL_DEVIATION = 0.4  # of a draft's log level about the prior, before anything
 LEVEL_CALLS = 0.25  # calls after which the level is known as well as before by guessing
 OUTDATED = 0.15  # log standard deviation that a bin regains while nothing is seen of it
 CHANCE = 2.0  # standard errors that are still chance
+FEWEST_CALLS = 0.7  # one long call, or two short ones, may say that something drifts
 SPREAD_OF_RATIO = 1.2 * CALL_DEVIATION  # a ratio of sums scatters a little more than a mean of logs
 LOWER = 1.64  # standard deviations below the mean: 95 % one-sided
 
@@ -93,7 +94,9 @@ class Table:
 class Curve:
     """What is known of one pool revision as a whole."""
 
-    __slots__ = ("_drift", "_drift_at", "_fast", "_n0", "_slow", "drafter", "drift", "level", "tables", "unknown", "window")
+    __slots__ = (
+        "_drift", "_drift_at", "_fast", "_n0", "_slow", "drafter", "drift", "level", "tables", "unknown", "window"
+    )  # fmt: skip
 
     def __init__(
         self, reference: Sequence[float], *, window: int, drafter: str | None, slow: Clock, fast: Clock, n0: float
@@ -177,18 +180,20 @@ class Curve:
 def drift_of(recent: Evidence, worth: float, *, prior_calls: float = 2.0) -> float:
     """Return the factor on m − 1 between what calls recently brought and what was expected; 1.0 if chance explains it.
 
-    The factor is damped by `prior_calls` calls that are supposed to have brought what was expected.
+    The factor is damped by `prior_calls` calls that are supposed to have brought what was expected, and grows out of 1
+    without a jump where the difference leaves what chance explains.
     """
     calls = recent.calls * worth
-    if calls < 0.7 or recent.model <= 0.0 or recent.tokens <= 0.0:
+    if calls < FEWEST_CALLS or recent.model <= 0.0 or recent.tokens <= 0.0:
         return 1.0
-    ratio = recent.tokens / recent.model
-    if abs(ratio - 1.0) < CHANCE * SPREAD_OF_RATIO / sqrt(calls):
+    difference = abs(recent.tokens / recent.model - 1.0)
+    chance = CHANCE * SPREAD_OF_RATIO / sqrt(calls)
+    if difference <= chance:
         return 1.0
-    gained, hoped = recent.tokens - recent.weight, recent.model - recent.weight
-    floor = 0.05 * recent.weight
-    strength = calls / (calls + prior_calls)
-    return float((max(floor, gained) / max(floor, hoped)) ** strength)
+    floor = 0.05 * recent.weight  # acceptance near nothing at all would make the factor of little numbers wild
+    gained, hoped = max(floor, recent.tokens - recent.weight), max(floor, recent.model - recent.weight)
+    strength = calls / (calls + prior_calls) * (1.0 - (chance / difference) ** 4)
+    return float((gained / hoped) ** strength)
 
 
 def corrected(length: float, factor: float, ceiling: float) -> float:

@@ -7,15 +7,14 @@ Nothing here reads a clock or draws chance. `observe` is how a call teaches; `ex
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import exp, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from gateway.routing import sharing
 from gateway.routing.curve import LEVEL_DEVIATION, Curve, Point, corrected, lower_bound
 from gateway.routing.economics import NEVER
 from gateway.routing.evidence import Clock, Sums, lesson
-from gateway.routing.prior import BINS, BUCKETS, axis, bucket
+from gateway.routing.prior import BINS, axis, bucket
 from gateway.routing.templates import Templates
 from gateway.routing.view import Settings
 
@@ -23,15 +22,16 @@ if TYPE_CHECKING:
     from classifier.scorer import Score
     from gateway.routing.view import PoolView
 
-Layer = str  # "prior", "curve" or "template"
+Layer = Literal["prior", "curve", "template"]
 
+MAX_REVISIONS = 64  # curves kept; revisions long gone come back with others' snapshots
 TIMING_TRUST = 0.25  # timing knows the step time only roughly: a quarter of a sample
+REPEATS = 1.5  # calls of a template that tell other templates as much as all its calls ever will: 0.15² / 0.125²
 _TRUST = {"engine": 1.0, "events": 1.0, "timing": TIMING_TRUST}
 AHEAD_SECONDS = 300.0  # clocks of processes may differ by this much; what comes from further ahead is not believed
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(NamedTuple):  # a third of a frozen dataclass's cost, on the path of every call
     """What is believed of one call on one pool.
 
     `mean` is tokens per step, `variance` that of the logarithm of the mean (not of single calls), `factor` by what the
@@ -63,7 +63,7 @@ class Curves:
 
     Args:
         reference: the artefact's prior curve, ten acceptance lengths of draft models at window 7.
-        settings: the dials; a later assignment to `settings` keeps what was learned unless a half-life changes.
+        settings: the dials; a later assignment to `settings` keeps what was learned.
         artefact: version of the artefact; what was learned on another one's scores is not merged.
     """
 
@@ -96,7 +96,7 @@ class Curves:
     @settings.setter
     def settings(self, dials: Settings) -> None:
         before, self._settings = self._settings, dials
-        if before != dials:
+        if before.learning != dials.learning:
             known = {revision: (curve.window, curve.drafter) for revision, curve in self._curves.items()}
             untold, learned = self._outbox, self.snapshot()
             self._begin()
@@ -109,6 +109,8 @@ class Curves:
         """Return the curve of a pool's revision, begun from the prior that fits its window and drafter if it is new."""
         curve = self._curves.get(revision)
         if curve is None:
+            if len(self._curves) >= MAX_REVISIONS:
+                del self._curves[next(iter(self._curves))]
             curve = self._curves[revision] = Curve(
                 self._reference,
                 window=window,
@@ -145,14 +147,15 @@ class Curves:
         residual = self._templates.residual(key, pool.revision, mean, now, level_variance=curve.unknown)
         drift = curve.drift_factor(now) if residual.drift is None else residual.drift
         expected = corrected(max(1.0, mean * exp(residual.value)), drift, curve.ceiling)
-        layer = "curve" if samples >= 1.0 else "prior"
+        layer: Layer = "curve" if samples >= 1.0 else "prior"
         if template:
             variance = residual.variance
             if residual.calls > 0.0:
                 layer, samples = "template", residual.samples
-        return Estimate(expected, variance, expected / mean, samples, self._templates.traffic(key, now), layer, bool(template))
+        traffic = self._templates.traffic(key, now)
+        return Estimate(expected, variance, expected / mean, samples, traffic, layer, template != "")
 
-    def observe(
+    def observe(  # noqa: PLR0913 - the facts of one call, each by its name
         self,
         *,
         revision: str,
@@ -182,8 +185,10 @@ class Curves:
         unadapted = max(1.0, mean * exp(residual.value))
         sums = lesson(m, steps, corrected(mean, drift, curve.ceiling), trust=trust)
         index = min(BINS - 1, int(place * BINS))
+        damping = (REPEATS / (REPEATS + residual.calls)) ** 2 if template else 1.0
         curve.tables[heat].seen[index] = now
-        self._tell_curve(curve, revision, heat, index, sums, unadapted, now)
+        self._tell_curve(curve, revision, heat, index, sums, now, damping=damping)
+        self._tell_drift(curve, revision, sums, unadapted, now)
         factor = corrected(unadapted, drift, curve.ceiling) / unadapted
         entry, fresh = self._templates.learn(
             self._templates.touch(key), revision, now, sums, unadapted=unadapted, factor=factor
@@ -199,18 +204,21 @@ class Curves:
         self._templates.touch((tenant, model, template)).traffic.add(grid, (0.0, 0.0, 0.0, scale))
 
     def _tell_curve(
-        self, curve: Curve, revision: str, heat: int, index: int, sums: Sums, unadapted: float, now: float
+        self, curve: Curve, revision: str, heat: int, index: int, sums: Sums, now: float, *, damping: float
     ) -> None:
-        about = (revision, curve.window, curve.drafter)
         grid, scale = self._slow.place(now)
-        slow = scaled(sums, scale)
-        curve.learn(heat, index, grid, slow)
-        self._outbox.add(("bins", *about, heat, index, grid * self._slow.half_life), slow)
+        damped = scaled(sums, scale * damping)
+        curve.learn(heat, index, grid, damped)
+        self._outbox.add(
+            ("bins", revision, curve.window, curve.drafter, heat, index, grid * self._slow.half_life), damped
+        )
+
+    def _tell_drift(self, curve: Curve, revision: str, sums: Sums, unadapted: float, now: float) -> None:
         grid, scale = self._fast.place(now)
         weight, tokens, _, calls = sums
         fast = scaled((weight, tokens, weight * unadapted, calls), scale)
         curve.learn_drift(grid, fast)
-        self._outbox.add(("drift", *about, grid * self._fast.half_life), fast)
+        self._outbox.add(("drift", revision, curve.window, curve.drafter, grid * self._fast.half_life), fast)
 
     def points(self, pool: PoolView, temperature: float | None, now: float) -> tuple[Point, ...]:
         """Return the ten bins of a pool's curve, for people and dashboards; drift included."""
@@ -246,18 +254,7 @@ class Curves:
 
     def snapshot(self) -> dict[str, dict[str, list[float]]]:
         """Return all that is known, in the form of deltas that add up to it."""
-        found: dict[tuple[object, ...], Sums] = {}
-        slow, fast = self._slow.half_life, self._fast.half_life
-        for revision, curve in self._curves.items():
-            about = (revision, curve.window, curve.drafter)
-            found["drift", *about, curve.drift.grid * fast] = curve.drift.sums
-            for heat, table in enumerate(curve.tables):
-                for index, evidence in enumerate(table.bins):
-                    found["bins", *about, heat, index, evidence.grid * slow] = evidence.sums
-        for key, template in self._templates.items():
-            for revision, entry in template.by_revision.items():
-                found["templates", *key, revision, entry.generation, entry.slow.grid * slow] = entry.slow.sums
-        return self._named(sharing.told({key: sums for key, sums in found.items() if sums[0] > 0.0}))
+        return self._named(sharing.everything(self._curves, self._templates, slow=self._slow, fast=self._fast))
 
     def restore(self, state: sharing.Deltas, *, now: float) -> None:
         """Forget everything, then know what a snapshot knew."""
@@ -265,27 +262,19 @@ class Curves:
         self.merge(state, now=now)
 
     def merge(self, deltas: sharing.Deltas, *, now: float) -> None:
-        """Add what others have learned; what is malformed or from a far future is left out."""
-        latest = now + AHEAD_SECONDS
-        for key, at, sums in sharing.heard(deltas, self._names["bins"], 5):
-            match key:
-                case [str(revision), int(window), str() | None as drafter, int(heat), int(index)] if (
-                    at <= latest and 0 <= heat < len(BUCKETS) and 0 <= index < BINS
-                ):
-                    curve = self.declare(revision, window=window, drafter=drafter)
-                    curve.learn(heat, index, *self._slow.convert(at, sums))
-                    seen = curve.tables[heat].seen
-                    seen[index] = max(seen[index], at)
-        for key, at, sums in sharing.heard(deltas, self._names["drift"], 3):
-            match key:
-                case [str(revision), int(window), str() | None as drafter] if at <= latest:
-                    curve = self.declare(revision, window=window, drafter=drafter)
-                    curve.learn_drift(*self._fast.convert(at, sums))
-        for key, at, sums in sharing.heard(deltas, self._names["templates"], 5):
-            match key:
-                case [str(tenant), str(model), str(template), str(revision), int(generation)] if at <= latest:
-                    grid, face = self._slow.convert(at, sums)
-                    self._templates.merge((tenant, model, template), revision, generation, grid, face, at)
+        """Add what others have learned; what is malformed, or from a future that no clock can mean, is left out."""
+        mine = {plain: deltas.get(name, {}) for plain, name in self._names.items()}
+        for about, heat, index, at, sums in sharing.heard_bins(mine, latest=now + AHEAD_SECONDS):
+            curve = self.declare(about[0], window=about[1], drafter=about[2])
+            curve.learn(heat, index, *self._slow.convert(at, sums))
+            seen = curve.tables[heat].seen
+            seen[index] = max(seen[index], at)
+        for about, at, sums in sharing.heard_drift(mine, latest=now + AHEAD_SECONDS):
+            curve = self.declare(about[0], window=about[1], drafter=about[2])
+            curve.learn_drift(*self._fast.convert(at, sums))
+        for key, revision, generation, at, sums in sharing.heard_templates(mine, latest=now + AHEAD_SECONDS):
+            grid, face = self._slow.convert(at, sums)
+            self._templates.merge(key, revision, generation, grid, face, at)
 
     def _named(self, told: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, list[float]]]:
         return {self._names[namespace]: sums for namespace, sums in told.items()}

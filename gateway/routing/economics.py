@@ -33,26 +33,18 @@ class Option:
     unfit: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class Reference:
-    """Seconds and dollars that objectives are relative to, and the weight between them."""
+    """What objectives are relative to: the seconds and dollars of an idle baseline pool, mixed by a cost weight."""
 
-    seconds: float
-    dollars: float
-    weight: float
+    __slots__ = ("per_dollar", "per_second")
 
-    @property
-    def per_second(self) -> float:
-        """What one second of waiting adds to an objective."""
-        return (1.0 - self.weight) / self.seconds
-
-    def per_dollar(self) -> float:
-        """What one dollar adds to an objective; nothing when the reference costs nothing."""
-        return self.weight / self.dollars if self.dollars > 0.0 else 0.0
+    def __init__(self, seconds: float, dollars: float, weight: float) -> None:
+        self.per_second = (1.0 - weight) / seconds  # what one second of waiting adds to an objective
+        self.per_dollar = weight / dollars if dollars > 0.0 else 0.0  # what one dollar adds; nothing where all is free
 
     def objective(self, seconds: float, dollars: float) -> float:
         """Mix time and money of an option."""
-        return seconds * self.per_second + dollars * self.per_dollar()
+        return seconds * self.per_second + dollars * self.per_dollar
 
 
 def step_with_one_more(pool: PoolView) -> float:
@@ -84,7 +76,7 @@ def break_even(
     pool: PoolView, reference: Reference, *, output_tokens: float, bar: float, queue: float, reload: float = 0.0
 ) -> float:
     """Return the acceptance length m* at which `pool` reaches the objective `bar` of another; NEVER when none does."""
-    per_second = reference.per_second + reference.per_dollar() * pool.price_per_slot_second
+    per_second = reference.per_second + reference.per_dollar * pool.price_per_slot_second
     left = bar - reference.per_second * queue - (pool.ttft_seconds + reload) * per_second
     if left <= 0.0:
         return NEVER

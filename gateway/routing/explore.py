@@ -85,7 +85,7 @@ def share(
 
 
 def value_of_knowing(gap: float, variance: float, noise: float) -> float:
-    """Return the expected gain per later call from one observation with variance `noise`, when switching looks worse by `gap`."""
+    """Return the expected gain per later call from one observation of variance `noise`, when switching looks `gap` worse."""
     if variance <= 0.0:
         return 0.0
     moved = variance / sqrt(variance + noise)  # standard deviation of the posterior mean, seen from before

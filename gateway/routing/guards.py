@@ -1,4 +1,4 @@
-"""Guards: when what was learned, or a pool itself, must not be relied on. A pure state machine; each window of facts is one step.
+"""Guards: when what was learned, or a pool itself, must not be relied on. A pure state machine, stepped by windows of facts.
 
 All transitions are in `advance`. A guard first makes a pool's decisions fall back to the prior, and if that does not help
 takes the pool out of the choice, so that its calls go to baseline:
@@ -78,6 +78,7 @@ class Verdict:
 
 
 FREE = Verdict()
+_BELOW = f"below break-even for {WINDOWS} windows in a row"
 
 
 def advance(state: State, window: Window) -> State:
@@ -116,9 +117,7 @@ def _rung(state: State, window: Window) -> State:
         return replace(state, below=below, above=0)
     if state.rung == 0:
         return replace(state, rung=1, below=0, above=0)
-    return replace(
-        state, rung=2, below=0, above=0, left=state.pause, pause=min(LONGEST_PAUSE, 2 * state.pause)
-    )
+    return replace(state, rung=2, below=0, above=0, left=state.pause, pause=min(LONGEST_PAUSE, 2 * state.pause))
 
 
 def verdict(state: State) -> Verdict:
@@ -129,20 +128,16 @@ def verdict(state: State) -> Verdict:
     if state.jammed:
         return Verdict("queue", f"{window.queued} calls wait for {window.slots} slots", available=False)
     if state.rung == 2:
-        return Verdict("below_break_even", f"{_below(state)}; out for {state.left} more windows", available=False)
+        return Verdict("below_break_even", f"{_BELOW}; out for {state.left} more windows", available=False)
     if state.misread >= 2:  # one window may be chance
         said = f"the estimator reads {window.control or 0.0:.2f} instead of 1.00 on baseline, so acceptance is not believed"
         return Verdict("control", said, belief="prior", learns=False)
     if state.rung == 1:
-        return Verdict("below_break_even", f"{_below(state)}; the prior decides", belief="prior")
+        return Verdict("below_break_even", f"{_BELOW}; the prior decides", belief="prior")
     if state.stale:
         said = f"the engine's signals are {window.signal_age or 0.0:.0f} s old; the prior decides"
         return Verdict("stale", said, belief="prior")
     return FREE
-
-
-def _below(state: State) -> str:
-    return f"below break-even for {WINDOWS} windows in a row"
 
 
 class Guards:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 from gateway.errors import BadRequest, Unavailable
 from gateway.routing.constraints import LENGTH, Needs, missing, unfit
 from gateway.routing.economics import NEVER, Option
 from gateway.routing.explore import curious
+from gateway.routing.prior import axis
 from gateway.routing.view import Affinity, Ask, PoolView, Settings
 from gateway.routing.weigh import Bid, bids
 from gateway.routing.words import sentence
@@ -46,8 +48,8 @@ class Plan:
 
     `pools` is the order to try, primary first. `expected`, `break_even` and `threshold` speak of the speculative pool that
     was considered: expected acceptance length, the one at which it ties with baseline, and the score that reaches it for a
-    call like this. `propensity` is the probability with which the primary was chosen; `shadow` the pool that policy
-    "shadow" would have taken; `output_tokens` the expected answer.
+    call like this, with `score` where the call stands on that pool's curve. `propensity` is the probability with which the
+    primary was chosen; `shadow` the pool that policy "shadow" would have taken; `output_tokens` the expected answer.
     """
 
     pools: tuple[str, ...]
@@ -103,13 +105,13 @@ def plan(
             chosen = winner
         explored = chosen is not winner
         reason = "explore" if explored else reason
-    order = [chosen, *sorted((bid for bid in up if bid is not chosen), key=_objective)]
+    order = [chosen, *sorted([bid for bid in up if bid is not chosen], key=_objective)]
     seen = _considered(found, winner)
     return Plan(
         pools=tuple(bid.pool.name for bid in order),
         reason=reason,
         detail=sentence(reason, chosen, seen, order),
-        score=ask.score.value,
+        score=axis(ask.score, seen.pool.drafter if seen else None),
         threshold=_threshold(seen, ask, curves, now),
         break_even=seen.needed if seen else NEVER,
         expected=seen.length if seen else 1.0,
@@ -127,10 +129,10 @@ def _fitting(ask: Ask, pools: Sequence[PoolView]) -> list[PoolView]:
     The length of the prompt is an estimate: a call that seems too long for every pool still goes to the longest baseline
     pool, whose engine says so exactly, in the words that clients know.
     """
-    lacking = [missing(pool, ask.needs) for pool in pools]
-    fits = [pool for pool, feature in zip(pools, lacking, strict=True) if feature is None]
+    fits = [pool for pool in pools if missing(pool, ask.needs) is None]
     if fits:
         return fits
+    lacking = [missing(pool, ask.needs) for pool in pools]
     long = [p for p, feature in zip(pools, lacking, strict=True) if feature == LENGTH and not p.speculative]
     if long:
         return [max(long, key=lambda pool: (pool.available, pool.max_model_len or 0))]
@@ -156,8 +158,8 @@ def _nobody(ask: Ask, found: Sequence[Bid]) -> str:
     return f"No pool of model '{ask.model}' is available ({whys})."
 
 
-def _objective(bid: Bid) -> float:
-    return bid.full
+_objective = attrgetter("full")
+_idle = attrgetter("idle")
 
 
 def _best(up: Sequence[Bid]) -> Bid:
@@ -170,20 +172,18 @@ def _best(up: Sequence[Bid]) -> Bid:
 
 
 def _why(winner: Bid, found: Sequence[Bid], pools: Sequence[PoolView]) -> Reason:
-    kinds = {pool.speculative for pool in pools}
-    if len(kinds) == 1:
-        return "only_pool"
-    if len({bid.pool.speculative for bid in found}) == 1:
-        return "constraint"
-    ideal = min(found, key=lambda bid: bid.idle)
-    if ideal.pool.speculative != winner.pool.speculative:
+    speculative = winner.pool.speculative
+    if all(bid.pool.speculative == speculative for bid in found):
+        return "only_pool" if all(pool.speculative == speculative for pool in pools) else "constraint"
+    ideal = min(found, key=_idle)
+    if ideal.pool.speculative != speculative:
         if not ideal.up:
             return "guard" if ideal.pool.guard else "pool_down"
         if ideal.queue > 0.0:
             return "pool_full"
         if ideal.reload > 0.0:
             return "affinity"
-    return "predictable" if winner.pool.speculative else "unpredictable"
+    return "predictable" if speculative else "unpredictable"
 
 
 def _forced(wanted: str, winner: Bid, up: Sequence[Bid], ask: Ask, reason: Reason) -> tuple[Bid, Reason]:

@@ -1,4 +1,4 @@
-"""What is believed of a pool before it has taught anything: the artefact's prior curve, adapted to window, drafter and temperature."""
+"""What is believed of a pool before it taught anything: the artefact's prior curve, adapted to window, drafter, temperature."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ STEPS_PER_SAMPLE = 8.5  # how many successive steps of one call teach as much as
 REFERENCE_WINDOW = 7  # the window that Score.acceptance_length and Scorer.prior_curve speak of
 BUCKETS = ("0", "0.5", "1", "hot")  # upper edges of the temperature buckets
 
-# Mild optimism: only what is sent to the speculative pool teaches, so an error upward corrects itself and one downward does not.
+# Mild optimism: only what is sent to the speculative pool teaches, so an error upward corrects itself, one downward does not.
 OPTIMISM = 1.05
 
-# m - 1 shrinks with temperature: creative text is accepted at 61 % at T = 0 and at 49 % at T = 1, which is 0.63 of m - 1 at window 7;
-# structured text hardly moves. The factors lie between the two, on the optimistic side.
+# m - 1 shrinks with temperature: creative text is accepted at 61 % at T = 0 and at 49 % at T = 1, which is 0.63 of m - 1 at
+# window 7; structured text hardly moves. The factors lie between the two, on the optimistic side.
 _COOLING = (1.0, 0.95, 0.85, 0.7)
 
 
@@ -41,7 +41,7 @@ def length_of(rate: float, window: int) -> float:
 
 
 def rate_of(length: float, window: int) -> float:
-    """Return the per-token acceptance probability that gives `length` at `window` (the inverse of `length_of`, by bisection)."""
+    """Return the per-token acceptance probability that gives `length` at `window`: `length_of` inverted, by bisection."""
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2.0
@@ -66,8 +66,8 @@ def at_window(length: float, window: int) -> float:
 def axis(score: Score, drafter: str | None) -> float:
     """Return the call's place in [0, 1] on the curve's axis.
 
-    For drafts that are models it is the calibrated score. Prompt lookup ranks calls differently, so there it is `1 − 1/m²` of the
-    classifier's own n-gram estimate, which spreads the crowd near m = 1 over several bins.
+    For drafts that are models it is the calibrated score. Prompt lookup ranks calls differently, so there it is
+    `1 − 1/m²` of the classifier's own n-gram estimate, which spreads the crowd near m = 1 over several bins.
     """
     if drafter == "ngram":
         length = max(1.0, score.ngram_acceptance_length)

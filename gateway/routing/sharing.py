@@ -8,12 +8,22 @@ key, so old keys come to rest and may be dropped. Numbers are never negative. Ex
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
-from gateway.routing.evidence import Sums
+from gateway.routing.evidence import Clock, Sums
+from gateway.routing.prior import BINS, BUCKETS
+
+if TYPE_CHECKING:
+    from gateway.routing.curve import Curve
+    from gateway.routing.templates import Key, Templates
 
 Deltas = Mapping[str, Mapping[str, Sequence[float]]]
+About = tuple[str, int, str | None]  # revision, window, drafter
+
+SUMS = 4  # numbers under a key
 
 MAX_PENDING = 50_000  # keys that wait to be told; a Store that is away for longer costs the oldest
 
@@ -57,14 +67,58 @@ def told(pending: Mapping[tuple[object, ...], Sequence[float]]) -> dict[str, dic
     return found
 
 
-def heard(deltas: Deltas, namespace: str, parts: int) -> Iterator[tuple[list[object], float, Sequence[float]]]:
-    """Yield (key without its time, time of face value, sums) of a namespace, leaving out what is not well-formed."""
+def everything(
+    curves: Mapping[str, Curve], templates: Templates, *, slow: Clock, fast: Clock
+) -> dict[str, dict[str, list[float]]]:
+    """Return all that is known, as if it had just been learned."""
+    found: dict[tuple[object, ...], Sums] = {}
+    for revision, curve in curves.items():
+        about = (revision, curve.window, curve.drafter)
+        found["drift", *about, curve.drift.grid * fast.half_life] = curve.drift.sums
+        for heat, table in enumerate(curve.tables):
+            for index, evidence in enumerate(table.bins):
+                found["bins", *about, heat, index, evidence.grid * slow.half_life] = evidence.sums
+    for key, template in templates.items():
+        for revision, entry in template.by_revision.items():
+            at = entry.slow.grid * slow.half_life
+            found["templates", *key, revision, entry.generation, at] = entry.slow.sums
+    return told({key: sums for key, sums in found.items() if sums[0] > 0.0})
+
+
+def heard_bins(deltas: Deltas, *, latest: float) -> Iterator[tuple[About, int, int, float, Sequence[float]]]:
+    """Yield (revision, window, drafter), bucket, bin, time of face value and sums."""
+    for key, at, sums in _heard(deltas, "bins", latest):
+        match key:
+            case [str(revision), int(window), str() | None as drafter, int(heat), int(index)]:
+                if 0 <= heat < len(BUCKETS) and 0 <= index < BINS and window > 0:
+                    yield (revision, window, drafter), heat, index, at, sums
+
+
+def heard_drift(deltas: Deltas, *, latest: float) -> Iterator[tuple[About, float, Sequence[float]]]:
+    """Yield (revision, window, drafter), time of face value and sums."""
+    for key, at, sums in _heard(deltas, "drift", latest):
+        match key:
+            case [str(revision), int(window), str() | None as drafter] if window > 0:
+                yield (revision, window, drafter), at, sums
+
+
+def heard_templates(deltas: Deltas, *, latest: float) -> Iterator[tuple[Key, str, int, float, Sequence[float]]]:
+    """Yield (tenant, model, fingerprint), revision, generation, time of face value and sums."""
+    for key, at, sums in _heard(deltas, "templates", latest):
+        match key:
+            case [str(tenant), str(model), str(template), str(revision), int(generation)] if generation >= 0:
+                yield (tenant, model, template), revision, generation, at, sums
+
+
+def _heard(deltas: Deltas, namespace: str, latest: float) -> Iterator[tuple[list[object], float, Sequence[float]]]:
+    """Yield key without its time, time of face value and sums, leaving out what is not well-formed."""
     for name, sums in deltas.get(namespace, {}).items():
         try:
             key = json.loads(name)
         except ValueError:
             continue
-        if isinstance(key, list) and len(key) == parts + 1 and len(sums) == 4:
-            at = key.pop()
-            if isinstance(at, (int, float)) and all(number >= 0.0 for number in sums):
-                yield key, float(at), sums
+        if not isinstance(key, list) or not key or len(sums) != SUMS:
+            continue
+        at = key.pop()
+        if isinstance(at, (int, float)) and at <= latest and all(0.0 <= number < math.inf for number in sums):
+            yield key, float(at), sums

@@ -9,25 +9,27 @@ under the next *generation*, and whoever merges forgets older generations too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import exp, log, sqrt
+from typing import NamedTuple
 
 from gateway.routing.curve import SPREAD_OF_RATIO, drift_of
 from gateway.routing.evidence import CALL_DEVIATION, Clock, Evidence, Sums
 
 Key = tuple[str, str, str]  # tenant, model, fingerprint
 
-TEMPLATE_DEVIATION = 0.25  # of templates' log residuals over the curve (0.13 on training labels; new traffic strays further)
+TEMPLATE_DEVIATION = (
+    0.25  # of templates' log residuals over the curve: 0.13 on training labels, new traffic strays more
+)
 SLOPE = 0.65  # how much of the curve's slope holds inside one template: pooled within-category regression on labels
 SLOPE_CALLS = 5.0  # calls after which half of that correction applies
 CONTRADICTION = 3.0  # standard errors between fast and slow at which a template has changed
 FEWEST_CALLS = 0.9  # fast evidence that may contradict: two calls of usual length
 BORROWED = 0.5  # of a residual known from another revision: rankings under two drafts correlate at about 0.55
-UNTEMPLATED_PRIOR = 5.0  # calls without a template are a mixed crowd: the curve weighs this many times more against them
+UNTEMPLATED_PRIOR = 5.0  # calls without a template are a mixed crowd: the curve weighs so many times more against them
+MAX_REVISIONS = 4  # of one template; the one that learned longest ago goes
 
 
-@dataclass(frozen=True, slots=True)
-class Residual:
+class Residual(NamedTuple):  # a third of a frozen dataclass's cost, on the path of every call
     """What a template adds to the curve: log residual, its variance, calls and samples behind it.
 
     `drift` is the template's own factor on m − 1 where recent calls say so, else None: that of the curve applies.
@@ -72,6 +74,15 @@ class Template:
     def __init__(self) -> None:
         self.by_revision: dict[str, Entry] = {}
         self.traffic = Evidence()
+
+    def entry(self, revision: str) -> Entry:
+        """Return what is known of the template on a revision, begun if it is new there."""
+        entry = self.by_revision.get(revision)
+        if entry is None:
+            if len(self.by_revision) >= MAX_REVISIONS:
+                del self.by_revision[min(self.by_revision, key=lambda name: self.by_revision[name].seen)]
+            entry = self.by_revision[revision] = Entry()
+        return entry
 
 
 class Templates:
@@ -137,9 +148,7 @@ class Templates:
         `sums.model` counts what curve and drift expected; `unadapted` is what curve and residual expected of the call
         without drift, and `factor` what drift makes of that. Returns the entry, and its sums if it began a generation.
         """
-        entry = template.by_revision.get(revision)
-        if entry is None:
-            entry = template.by_revision[revision] = Entry()
+        entry = template.entry(revision)
         weight, tokens, model, calls = sums
         grid, scale = self._slow.place(now)
         entry.slow.add(grid, (scale * weight, scale * tokens, scale * model, scale * calls))
@@ -182,10 +191,7 @@ class Templates:
 
     def merge(self, key: Key, revision: str, generation: int, grid: int, sums: Sequence[float], at: float) -> None:
         """Add another process's slow sums; a later generation replaces what is known, an earlier one is past."""
-        template = self.touch(key)
-        entry = template.by_revision.get(revision)
-        if entry is None:
-            entry = template.by_revision[revision] = Entry()
+        entry = self.touch(key).entry(revision)
         if generation > entry.generation:
             entry.succeed(generation)
         if generation == entry.generation:

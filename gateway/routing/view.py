@@ -92,3 +92,14 @@ class Settings:
     hysteresis: float = 0.05
     expected_output_tokens: float = 256.0
     cost_weight: float = 0.5
+
+    @property
+    def learning(self) -> tuple[float, ...]:
+        """The dials that what was learned depends on."""
+        return (
+            self.prior_samples,
+            self.template_samples,
+            self.max_templates,
+            self.half_life_seconds,
+            self.fast_half_life_seconds,
+        )

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gateway.routing.economics import NEVER
-
 if TYPE_CHECKING:
     from gateway.routing.weigh import Bid
 
@@ -34,7 +32,7 @@ def sentence(reason: str, chosen: Bid, seen: Bid | None, order: Sequence[Bid]) -
         said += f", '{other.pool.name}' {_seconds(other)}"
     if seen is not None and seen.estimate is not None:
         said += f"; expected {seen.length:.2f} tokens per step on '{seen.pool.name}' ({_ground(seen)})"
-        if seen.needed >= NEVER:
+        if seen.needed > seen.pool.window + 1:
             said += ", which no acceptance length would make worth it now"
         elif seen.needed > 0.0:
             said += f", break-even {seen.needed:.2f}"
