@@ -18,8 +18,8 @@ from gateway.watch import Receive
 from gateway.wire import ENDPOINTS, Endpoint
 
 if TYPE_CHECKING:
+    from gateway.attempts import Stream
     from gateway.pipeline import Pipeline
-    from gateway.upstream import Stream
 
 Read = Callable[[], Awaitable[bytes]]
 Scope = MutableMapping[str, Any]

@@ -24,11 +24,11 @@ from gateway.usage import Speculation, Usage
 if TYPE_CHECKING:
     from classifier.scorer import Score
     from gateway.admission import Admission
+    from gateway.attempts import Attempt, Stream
     from gateway.pools import Pool
     from gateway.routing import Plan
     from gateway.sse import Reader
     from gateway.tenants import Tenant
-    from gateway.upstream import Attempt, Stream
     from gateway.wire import Call
 
 Sink = Callable[[Finished], None]

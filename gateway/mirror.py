@@ -20,8 +20,9 @@ from gateway.reply import Broken, Silent
 from gateway.sse import EventTooLarge, Reader
 
 if TYPE_CHECKING:
+    from gateway.attempts import Outgoing
     from gateway.config import Limits
-    from gateway.upstream import Outgoing, Upstream
+    from gateway.upstream import Upstream
 
 MAX_RUNNING = 16
 _log = logging.getLogger(__name__)

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway import routing, splice, wire
+from gateway.attempts import Outgoing, Stream
 from gateway.conversations import Conversations, Place, affinity
 from gateway.errors import BadRequest, Forbidden, RateLimited, Unavailable
 from gateway.hygiene import headers_for_engine
 from gateway.mirror import Mirror
 from gateway.routing import Ask, Needs
-from gateway.upstream import Outgoing, Stream, Upstream
+from gateway.upstream import Upstream
 
 if TYPE_CHECKING:
     from classifier.scorer import Score, Scorer
@@ -80,6 +81,7 @@ class Pipeline:
             body_for=call.body_for,
             stream=call.stream,
             prefer=place.replica if place else "",
+            seconds={option.pool: option.time_seconds for option in plan.options},
         )
         exchange.stream = await live.upstream.open(  # 502 503 504; fails over before the first byte only
             plan.pools, out, exchange.sent

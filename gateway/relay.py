@@ -22,12 +22,12 @@ from gateway.sse import EventTooLarge, Reader
 from gateway.watch import ClientLeft, Receive, Watch
 
 if TYPE_CHECKING:
+    from gateway.attempts import Stream
     from gateway.config import Limits
     from gateway.exchange import Exchange
     from gateway.record import Outcome
     from gateway.reply import Reply
     from gateway.request import Request
-    from gateway.upstream import Stream
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Read = Callable[[], Awaitable[bytes]]

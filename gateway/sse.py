@@ -172,6 +172,28 @@ class Reader:
         return b"".join(kept)
 
 
+# What engines say at once, before there is a token: that a response is made, who speaks, that they still live.
+_BEGINNINGS = re.compile(rb"(?::|event: ?(?:response\.(?:created|in_progress|queued)|message_start|ping))")
+
+
+def opens(data: bytes) -> bool:
+    """Whether the bytes that a stream begins with hold more than a beginning: a token, an end, anything unknown."""
+    return any(not _is_beginning(event) for event in _events(data))
+
+
+def _is_beginning(event: bytes) -> bool:
+    if _BEGINNINGS.match(event):
+        return True
+    if b'"role"' not in event or not _NO_TEXT.search(event):
+        return False
+    return b'"tool_calls":[{' not in event and b'"tool_calls": [{' not in event and not _REASONING.search(event)
+
+
+def fails(data: bytes) -> bool:
+    """Whether an engine's own error event is among whole events."""
+    return any(found["failure"] is not None for found in _END.finditer(data))
+
+
 def _events(data: bytes) -> Iterator[bytes]:
     """Split whole events, each with the blank line that ends it."""
     at = 0

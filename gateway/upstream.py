@@ -4,7 +4,8 @@ Rules of this module:
  1. A replica is asked at most twice for one call, a call makes at most MAX_ATTEMPTS requests, and retries beyond a pool's
     budget (a fifth of its requests) are not made: an engine in trouble is never hammered.
  2. Silence is not asked again, it is failed over: the same replica would only be silent once more.
- 3. Streams are open once their first bytes are in, other replies once they are whole (up to the buffer's bound), so that
+ 3. An engine that asks for a pause is left alone. A call waits for it only where that is the sooner answer.
+ 4. Streams are open once their first token is in, other replies once they are whole (up to the buffer's bound), so that
     what can be repeated without the client seeing two answers is repeated.
 """
 
@@ -15,116 +16,23 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
 
+from gateway import sse
+from gateway.attempts import ATTEMPTS_PER_REPLICA, MAX_ATTEMPTS, Attempt, Outgoing, RetryBudget, Stream, Tries
 from gateway.config import Limits
-from gateway.errors import BadGateway, GatewayError, Unavailable, UpstreamTimeout
+from gateway.errors import BadGateway, UpstreamTimeout
 from gateway.pools import Lease, Pool, Pools, Replica
 from gateway.reply import Broken, Reply, Silent
 from gateway.verdict import Verdict, judge
 
 _T = TypeVar("_T")
 
-MAX_ATTEMPTS = 4
-ATTEMPTS_PER_REPLICA = 2
 FIRST_BACKOFF = 0.05  # seconds before the second request to the same replica, doubled and jittered
-BUDGET_SHARE = 0.2  # retries a pool may cause per request: Envoy's default retry budget
-BUDGET_FLOOR = 10.0
-
-
-@dataclass(slots=True, kw_only=True)
-class Outgoing:
-    """What is sent: the same for every attempt but for the body (the pool's model name) and the pool's credential."""
-
-    method: bytes
-    target: bytes
-    headers: list[tuple[bytes, bytes]]
-    body_for: Callable[[str], bytes]
-    stream: bool
-    prefer: str = ""  # the replica that holds the conversation's prefix cache
-    idempotent: bool = True  # a first byte not seen by the client may be asked for again
-
-
-@dataclass(slots=True, kw_only=True)
-class Attempt:
-    """One request as it went out; `attempts` counts those of its call, itself included."""
-
-    pool: Pool
-    replica: Replica
-    running: int  # on the replica when the request went out, itself included
-    sent_at: float
-    attempts: int
-
-
-@dataclass(slots=True, kw_only=True)
-class Stream(Attempt):
-    """An opened reply. Owns the lease: `close()` gives it back and drops what is still coming; idempotent."""
-
-    reply: Reply
-    lease: Lease
-    first_byte_at: float
-
-    def close(self) -> None:
-        """Release the replica; aborts the engine's work unless the reply is complete."""
-        self.reply.abort()
-        self.lease.release()
-
-
-class Budget:
-    """A pool's retry allowance: each request adds a share, each retry takes one."""
-
-    __slots__ = ("_left",)
-
-    def __init__(self) -> None:
-        self._left = BUDGET_FLOOR
-
-    def request(self) -> None:
-        """A first attempt was made."""
-        self._left = min(self._left + BUDGET_SHARE, BUDGET_FLOOR)
-
-    def take(self) -> bool:
-        """Whether a retry may be made; it is paid for."""
-        if self._left < 1.0:
-            return False
-        self._left -= 1.0
-        return True
-
-
-@dataclass(slots=True)
-class _Tries:
-    """What one call has tried, and the best answer to give if nothing works."""
-
-    sent: Callable[[Attempt], None]
-    count: int = 0
-    replicas: list[Replica] = field(default_factory=list)
-    refused: Stream | None = None
-    failure: Callable[[], GatewayError] | None = None
-    needs_longer_than: float | None = None  # tokens
-
-    def begin(self, replica: Replica) -> None:
-        """Count one more request."""
-        self.count += 1
-        self.replicas.append(replica)
-
-    def refuse(self, stream: Stream) -> None:
-        """Keep an engine's own error reply: it is what the client gets if nothing works."""
-        if self.refused is not None:
-            self.refused.close()
-        self.refused = stream
-        stream.lease.release()
-
-    def fail(self, kind: type[GatewayError], message: str, code: str) -> None:
-        """Keep what went wrong; the error is made when it is raised, as kept ones would hold the frames that hold them."""
-        self.failure = lambda: kind(message, code=code)
-
-    def give_up(self) -> GatewayError:
-        """Return the error of the last request, or that no replica could be asked."""
-        if self.failure is not None:
-            return self.failure()
-        return Unavailable("No replica of the model can take the request now.", code="no_replica", retry_after=1.0)
+LATECOMERS = 0.1  # share of a pause by which those who waited for its end spread out
+_HELD = 65536  # bytes of a stream without a token that are held back: more cannot be a beginning
 
 
 class Upstream:
@@ -134,75 +42,98 @@ class Upstream:
         self._pools = pools
         self._limits = limits
         self._chance = chance
-        self._budgets: dict[str, Budget] = {}
+        self._budgets: dict[str, RetryBudget] = {}
 
     def apply(self, limits: Limits) -> None:
         """Take over reloaded limits."""
         self._limits = limits
 
     async def open(
-        self, pools: Sequence[str], out: Outgoing, sent: Callable[[Attempt], None] = lambda _: None
+        self,
+        pools: Sequence[str],
+        out: Outgoing,
+        sent: Callable[[Attempt], None] = lambda _: None,
+        *,
+        without: Replica | None = None,
     ) -> Stream:
         """Return the first usable reply from the pools, tried in order; `sent` hears of each request that goes out.
 
-        An engine's own error reply is returned as a stream like any other when no pool does better.
+        An engine's own error reply is returned as a stream like any other when no pool does better. A replica that the
+        call is to go `without` is not asked.
 
         Raises:
             BadGateway, UpstreamTimeout, Unavailable: nothing answered.
         """
-        tries = _Tries(sent)
+        tries = Tries(sent)
+        if without is not None:
+            tries.rule_out(without)
+        known = [name for name in pools if name in self._pools]  # a reload may have removed some meanwhile
         try:
-            for name in pools:
-                if name not in self._pools:  # a reload has removed it since the plan was made
-                    continue
+            for place, name in enumerate(known):
                 pool = self._pools[name]
                 if tries.needs_longer_than is not None and _length(pool) <= tries.needs_longer_than:
                     continue
-                stream = await self._try_pool(pool, out, tries)
+                stream = await self._try_pool(pool, known[place + 1 :], out, tries)
                 if stream is not None:
-                    if tries.refused is not None:
-                        tries.refused.close()
+                    tries.drop_refused()
                     return stream
         except BaseException:
-            if tries.refused is not None:
-                tries.refused.close()
+            tries.drop_refused()
             raise
         if tries.refused is not None:
             return tries.refused
         raise tries.give_up()
 
-    async def _try_pool(self, pool: Pool, out: Outgoing, tries: _Tries) -> Stream | None:
-        """Try the pool's replicas; None means go on to the next pool."""
-        budget = self._budgets.setdefault(pool.name, Budget())
+    async def _try_pool(self, pool: Pool, others: Sequence[str], out: Outgoing, tries: Tries) -> Stream | None:
+        """Try the pool's replicas; None means go on to the next of the others."""
+        budget = self._budgets.setdefault(pool.name, RetryBudget())
         budget.request()
-        first = True
+        verdict: Verdict | None = None
         while tries.count < MAX_ATTEMPTS:
             now = asyncio.get_running_loop().time()
             replica = pool.choose(now, self._chance, avoid=tries.replicas, prefer=out.prefer)
-            if replica is None and not first:
-                replica = self._once_more(pool, tries, now)
-            if replica is None or not (first or budget.take()):
+            if replica is None and verdict is not None:
+                replica = self._once_more(pool, tries, now + self._patience(pool.name, others, out, verdict))
+            if replica is None or not (verdict is None or budget.take()):
                 return None
             if replica in tries.replicas:
-                await asyncio.sleep(FIRST_BACKOFF * 2 ** (tries.count - 1) * (0.5 + self._chance()))
-            first = False
-            verdict = await self._attempt(pool, replica, out, tries)
-            if isinstance(verdict, Stream):
-                return verdict
+                await self._pause(replica, tries)
+            result = await self._attempt(pool, replica, out, tries)
+            if isinstance(result, Stream):
+                return result
+            verdict = result
             if verdict.next == "longer":
                 tries.needs_longer_than = _length(pool)
             if verdict.next != "replica":
                 return None
         return None
 
-    def _once_more(self, pool: Pool, tries: _Tries, now: float) -> Replica | None:
-        """Return a replica of the pool that may be asked a second time."""
+    def _patience(self, name: str, others: Sequence[str], out: Outgoing, verdict: Verdict) -> float:
+        """Return how long the call may wait for this pool: as long as no other would have answered by then."""
+        if not verdict.asked:
+            return 0.0
+        if others:
+            here = out.seconds.get(name, 0.0)
+            gain = min(out.seconds.get(other, 0.0) for other in others) - here
+            return min(max(gain, 0.0), self._limits.retry_after_seconds)
+        return self._limits.retry_after_seconds
+
+    async def _pause(self, replica: Replica, tries: Tries) -> None:
+        """Wait before asking a replica once more: as long as it has asked for, else a moment that grows with each try."""
+        pause = replica.cool_until - asyncio.get_running_loop().time()
+        if pause > 0:
+            await asyncio.sleep(pause * (1 + LATECOMERS * self._chance()))
+        else:
+            await asyncio.sleep(FIRST_BACKOFF * 2 ** (tries.count - 1) * (0.5 + self._chance()))
+
+    def _once_more(self, pool: Pool, tries: Tries, now: float) -> Replica | None:
+        """Return a replica of the pool that may be asked a second time, now or, if it is cooling, at that time."""
         for replica in pool.replicas:
             if replica.usable(now) and tries.replicas.count(replica) < ATTEMPTS_PER_REPLICA:
                 return replica
         return None
 
-    async def _attempt(self, pool: Pool, replica: Replica, out: Outgoing, tries: _Tries) -> Stream | Verdict:
+    async def _attempt(self, pool: Pool, replica: Replica, out: Outgoing, tries: Tries) -> Stream | Verdict:
         """Send the request once; a stream for the client, or what to do next (the replica's state is already told)."""
         tries.begin(replica)
         loop = asyncio.get_running_loop()
@@ -212,7 +143,7 @@ class Upstream:
         except Silent as error:
             lease.release()
             replica.breaker.failure(loop.time(), self._chance())
-            tries.replicas.extend([replica] * ATTEMPTS_PER_REPLICA)  # never again in this call
+            tries.rule_out(replica)
             tries.fail(UpstreamTimeout, str(error), "upstream_timeout")
             return Verdict("replica", unhealthy=True)
         except Broken as error:
@@ -225,7 +156,7 @@ class Upstream:
             raise
         return await self._consider(stream, tries)
 
-    async def _consider(self, stream: Stream, tries: _Tries) -> Stream | Verdict:
+    async def _consider(self, stream: Stream, tries: Tries) -> Stream | Verdict:
         """Judge an answered attempt by its status and, when it is an error, its body."""
         reply, replica = stream.reply, stream.replica
         loop = asyncio.get_running_loop()
@@ -246,7 +177,7 @@ class Upstream:
             replica.cool_until = loop.time() + verdict.cool_seconds
         if verdict.next == "relay":
             return stream
-        tries.refuse(stream)
+        tries.refuse(stream, verdict)
         return verdict
 
     async def _peek(self, reply: Reply) -> bytes:
@@ -261,7 +192,7 @@ class Upstream:
         reply.unread(data)
         return data
 
-    async def _send(self, pool: Pool, replica: Replica, lease: Lease, out: Outgoing, tries: _Tries) -> Stream:
+    async def _send(self, pool: Pool, replica: Replica, lease: Lease, out: Outgoing, tries: Tries) -> Stream:
         """Send, and wait for the first bytes of a stream or the whole of any other reply.
 
         Raises:
@@ -279,9 +210,12 @@ class Upstream:
             async with asyncio.timeout(limit):
                 reply = await self._request(replica, out, headers, body, tries)
                 streams = out.stream or reply.is_events
-                first_at = await _until_open(reply, 0 if streams else limits.buffer_bytes)
+                if streams and reply.status == 200:
+                    first_at = await _until_a_token(reply)
+                else:
+                    first_at = await _until_whole(reply, limits)
         except TimeoutError:
-            raise Silent(f"The engine sent nothing for {limit:g} s.") from None
+            raise Silent(f"The engine sent no {'token' if out.stream else 'answer'} for {limit:g} s.") from None
         if not streams and reply.complete and not _is_readable(reply):
             raise Broken("its answer is no JSON", seen=True)
         return Stream(
@@ -296,7 +230,7 @@ class Upstream:
         )
 
     async def _request(
-        self, replica: Replica, out: Outgoing, headers: list[tuple[bytes, bytes]], body: bytes, tries: _Tries
+        self, replica: Replica, out: Outgoing, headers: list[tuple[bytes, bytes]], body: bytes, tries: Tries
     ) -> Reply:
         """Send; if an idle connection had gone stale (no byte came), once more on a fresh one, which is one more try."""
         client = replica.client
@@ -324,17 +258,41 @@ async def _aborting(reply: Reply, waiting: Awaitable[_T]) -> _T:
         raise
 
 
-async def _until_open(reply: Reply, bound: int) -> float:
-    """Wait for the first bytes, and on until the reply is whole or over `bound`; return when the first came (loop time)."""
-    parts = [await _aborting(reply, reply.read())]
+async def _until_a_token(reply: Reply) -> float:
+    """Wait until a stream has said more than that it begins; return when it had (loop time)."""
+    data = await _aborting(reply, reply.read())
+    while data and len(data) < _HELD and not sse.opens(data) and (more := await _aborting(reply, reply.read())):
+        data += more
+    if data:
+        reply.unread(data)
+    return reply.last_byte_at
+
+
+async def _until_whole(reply: Reply, limits: Limits) -> float:
+    """Wait until a reply is whole or over what is buffered; return when its first bytes came (loop time).
+
+    Raises:
+        Silent: it has begun and does not go on.
+    """
+    parts = [await _going_on(reply, limits.idle_seconds)]
     first_at = reply.last_byte_at
     size = len(parts[0])
-    while bound and size <= bound and (more := await _aborting(reply, reply.read())):
+    while size <= limits.buffer_bytes and (more := await _going_on(reply, limits.idle_seconds)):
         parts.append(more)
         size += len(more)
     if size:
         reply.unread(b"".join(parts))
     return first_at
+
+
+async def _going_on(reply: Reply, idle_seconds: float) -> bytes:
+    if reply.pending or reply.complete:
+        return await reply.read()
+    try:
+        async with asyncio.timeout(idle_seconds):
+            return await _aborting(reply, reply.read())
+    except TimeoutError:
+        raise Silent(f"The engine sent nothing for {idle_seconds:g} s.") from None
 
 
 def _is_readable(reply: Reply) -> bool:
@@ -360,7 +318,5 @@ def _length(pool: Pool) -> float:
 
 
 def _error_in_stream(reply: Reply) -> int:
-    """Return 500 when a 200's first event is an error: vLLM fails so when its engine dies after the headers."""
-    if reply.status == 200 and reply.starts_with(b'data: {"error"'):
-        return 500
-    return 0
+    """Return 500 when a 200 begins with an error: vLLM fails so when its engine dies after the headers."""
+    return 500 if reply.status == 200 and reply.is_events and sse.fails(reply.unread_bytes) else 0

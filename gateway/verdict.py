@@ -21,11 +21,15 @@ LONGEST_COOL_SECONDS = 30.0  # an engine may not exclude itself for longer: the 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to do next; `unhealthy` counts against the replica's breaker, `cool_seconds` keeps requests away for a while."""
+    """What to do next; `unhealthy` counts against the replica's breaker, `cool_seconds` keeps requests away for a while.
+
+    `asked` says that the engine itself named these seconds: one may wait for it then.
+    """
 
     next: Next
     unhealthy: bool = False
     cool_seconds: float = 0.0
+    asked: bool = False
 
 
 def judge(status: int, headers: list[tuple[bytes, bytes]], body: bytes, *, speculative: bool, now: float) -> Verdict:
@@ -36,10 +40,10 @@ def judge(status: int, headers: list[tuple[bytes, bytes]], body: bytes, *, specu
         return _judge_bad_request(body, speculative=speculative)
     if status in (401, 403):
         return Verdict("pool")  # the pool's credential is wrong, which the client cannot mend
-    if status == 429:
-        return Verdict("replica", cool_seconds=_retry_after(headers, now))
-    if status == 503:
-        return Verdict("replica", unhealthy=True, cool_seconds=_retry_after(headers, now))
+    if status in (429, 503):
+        seconds = _retry_after(headers, now)
+        cool = DEFAULT_COOL_SECONDS if seconds is None else seconds
+        return Verdict("replica", unhealthy=status == 503, cool_seconds=cool, asked=seconds is not None)
     if status >= 500 and status != 501:
         return Verdict("replica", unhealthy=True)
     return Verdict("relay")
@@ -52,6 +56,8 @@ def _judge_bad_request(body: bytes, *, speculative: bool) -> Verdict:
         return Verdict("longer")
     if b"content_filter" in text or b"content_policy" in text:
         return Verdict("relay")
+    if b"prefill" in text:  # it does not go on from an assistant's message; another engine may
+        return Verdict("pool")
     if speculative and (
         b"speculative" in text or b"not supported" in text or b"not yet supported" in text or b"unsupported" in text
     ):
@@ -59,11 +65,11 @@ def _judge_bad_request(body: bytes, *, speculative: bool) -> Verdict:
     return Verdict("relay")
 
 
-def _retry_after(headers: list[tuple[bytes, bytes]], now: float) -> float:
-    """Return the seconds that Retry-After asks for, by number or date (RFC 9110 §10.2.3), within bounds."""
+def _retry_after(headers: list[tuple[bytes, bytes]], now: float) -> float | None:
+    """Return the seconds that Retry-After asks for, by number or date (RFC 9110 §10.2.3), within bounds; None: nothing."""
     value = next((value for name, value in headers if name == b"retry-after"), None)
     if value is None:
-        return DEFAULT_COOL_SECONDS
+        return None
     text = value.decode("latin-1").strip()
     try:
         seconds = float(text)
@@ -71,7 +77,7 @@ def _retry_after(headers: list[tuple[bytes, bytes]], now: float) -> float:
         try:
             seconds = parsedate_to_datetime(text).timestamp() - now
         except ValueError:
-            return DEFAULT_COOL_SECONDS
+            return None
     if not seconds >= 0:  # NaN and the past
-        return DEFAULT_COOL_SECONDS
+        return None
     return min(seconds, LONGEST_COOL_SECONDS)

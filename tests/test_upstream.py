@@ -29,10 +29,11 @@ from fakes import (
 )
 from harness import config_for, until
 
+from gateway.attempts import BUDGET_FLOOR, BUDGET_SHARE, MAX_ATTEMPTS, Attempt, Outgoing, Stream
 from gateway.breaker import FAILURES_TO_OPEN
 from gateway.errors import BadGateway, Unavailable, UpstreamTimeout
 from gateway.pools import Pools
-from gateway.upstream import BUDGET_FLOOR, BUDGET_SHARE, MAX_ATTEMPTS, Attempt, Outgoing, Stream, Upstream
+from gateway.upstream import Upstream
 
 JSON: Script = [reply(ANSWER)]
 SSE: Script = sse(*CHAT_EVENTS, DONE)

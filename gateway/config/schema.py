@@ -133,7 +133,8 @@ class Limits(Section):
     max_header_bytes: Annotated[int, Field(ge=1024)] = 65_536
     max_event_bytes: Annotated[int, Field(ge=1024)] = 1024 * 1024  # one SSE event
     connect_seconds: Seconds = 2.0
-    first_byte_seconds: Seconds = 120.0
+    first_byte_seconds: Seconds = 120.0  # to a stream's first token
+    retry_after_seconds: Amount = 5.0  # longest pause that an engine may ask for and a call waits for
     idle_seconds: Seconds = 60.0  # between two reads from an engine
     total_seconds: Seconds = 3600.0
     client_idle_seconds: Seconds = 60.0  # a reader that takes nothing

@@ -16,9 +16,9 @@ from harness import Running, config_for, serving, until
 
 from e2e.stack import KEYED, SPEED, TLS, Stack, chat, stack
 from gateway import engine
+from gateway.attempts import ATTEMPTS_PER_REPLICA, MAX_ATTEMPTS
 from gateway.engine import EngineSettings
 from gateway.engine.faults import Fault
-from gateway.upstream import ATTEMPTS_PER_REPLICA, MAX_ATTEMPTS
 
 CHAT = "/v1/chat/completions"
 # No fault may hold a call for longer than these allow; a sound answer takes a twentieth of a second.
@@ -46,7 +46,7 @@ class Case:
 
 
 def before(**fault: Any) -> Case:
-    """A fault that shows before the first byte: the other pool answers in its place."""
+    """A fault that shows before the first token: the other pool answers in its place."""
     return Case(Fault(**fault), "whole", "whole", "error", "error")
 
 
@@ -70,10 +70,10 @@ CASES = [
     Case(Fault(kind="content_filter"), "error", "error", "error", "error"),
     Case(Fault(kind="404"), "error", "error", "error", "error"),
     Case(Fault(kind="422"), "error", "error", "error", "error"),
-    during(kind="cut"),
+    before(kind="cut"),  # behind the event that tells the role
     during(kind="cut", after_events=4),
     during(kind="reset", after_events=4),
-    during(kind="stall"),
+    before(kind="stall"),
     during(kind="stall", after_events=4),
     Case(Fault(kind="slow", seconds=0.01), "whole", "whole", "whole", "whole"),
     Case(Fault(kind="no_done"), "whole", "whole", "whole", "whole"),
@@ -126,9 +126,8 @@ async def all_at_once(place: str) -> AsyncIterator[tuple[Running, list[tuple[eng
             for one in (first, second) if place == "both" else (first,):
                 one.engine.faults.set(case.fault, now)
             urls |= {f"spec-{index}": [first.url], f"base-{index}": [second.url]}
-            pools |= {
-                name: {"model": f"case-{index}", "served_model": "demo"} for name in (f"spec-{index}", f"base-{index}")
-            }
+            served = {"model": f"case-{index}", "served_model": "demo"}
+            pools |= {f"spec-{index}": {**served, "max_model_len": 4096}, f"base-{index}": served}
         models = [{"name": f"case-{index}"} for index in range(len(CASES))]
         config = config_for(urls, pools=pools, model=models, limits=LIMITS)
         yield await opened.enter_async_context(serving(config)), pairs

@@ -1,0 +1,125 @@
+"""What goes out for a call and what comes of it: the request, each attempt, the stream that opened, and what has been tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from gateway.errors import GatewayError, Unavailable
+from gateway.pools import Lease, Pool, Replica
+from gateway.reply import Reply
+from gateway.verdict import Verdict
+
+MAX_ATTEMPTS = 4
+ATTEMPTS_PER_REPLICA = 2
+BUDGET_SHARE = 0.2  # retries a pool may cause per request: Envoy's default retry budget
+BUDGET_FLOOR = 10.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Outgoing:
+    """What is sent: the same for every attempt but for the body (the pool's model name) and the pool's credential."""
+
+    method: bytes
+    target: bytes
+    headers: list[tuple[bytes, bytes]]
+    body_for: Callable[[str], bytes]
+    stream: bool
+    prefer: str = ""  # the replica that holds the conversation's prefix cache
+    seconds: Mapping[str, float] = field(default_factory=dict)  # that each pool is expected to take, its queue included
+    idempotent: bool = True  # a first byte not seen by the client may be asked for again
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """One request as it went out; `attempts` counts those of its call, itself included."""
+
+    pool: Pool
+    replica: Replica
+    running: int  # on the replica when the request went out, itself included
+    sent_at: float
+    attempts: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Stream(Attempt):
+    """An opened reply. Owns the lease: `close()` gives it back and drops what is still coming; idempotent."""
+
+    reply: Reply
+    lease: Lease
+    first_byte_at: float
+
+    def close(self) -> None:
+        """Release the replica; aborts the engine's work unless the reply is complete."""
+        self.reply.abort()
+        self.lease.release()
+
+
+class RetryBudget:
+    """A pool's retry allowance: each request adds a share, each retry takes one."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = BUDGET_FLOOR
+
+    def request(self) -> None:
+        """A first attempt was made."""
+        self._left = min(self._left + BUDGET_SHARE, BUDGET_FLOOR)
+
+    def take(self) -> bool:
+        """Whether a retry may be made; it is paid for."""
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
+
+
+@dataclass(slots=True)
+class Tries:
+    """What one call has tried, and the best answer to give if nothing works."""
+
+    sent: Callable[[Attempt], None]
+    count: int = 0
+    replicas: list[Replica] = field(default_factory=list)
+    refused: Stream | None = None
+    failure: Callable[[], GatewayError] | None = None
+    needs_longer_than: float | None = None  # tokens
+
+    def rule_out(self, replica: Replica) -> None:
+        """Never ask a replica again in this call."""
+        self.replicas.extend([replica] * ATTEMPTS_PER_REPLICA)
+
+    def begin(self, replica: Replica) -> None:
+        """Count one more request."""
+        self.count += 1
+        self.replicas.append(replica)
+
+    def refuse(self, stream: Stream, verdict: Verdict) -> None:
+        """Keep an engine's own error reply: it is what the client gets if nothing works.
+
+        That some other engine cannot serve such a request says less than why the first one did not.
+        """
+        stream.lease.release()
+        if verdict.next == "pool" and (self.failure is not None or self.refused is not None):
+            stream.close()
+            return
+        if self.refused is not None:
+            self.refused.close()
+        self.refused = stream
+
+    def fail(self, kind: type[GatewayError], message: str, code: str) -> None:
+        """Keep what went wrong; the error is made when it is raised, as kept ones would hold the frames that hold them."""
+        self.failure = lambda: kind(message, code=code)
+
+    def drop_refused(self) -> None:
+        """Close the kept reply, as there is a better answer."""
+        if self.refused is not None:
+            self.refused.close()
+            self.refused = None
+
+    def give_up(self) -> GatewayError:
+        """Return the error of the last request, or that no replica could be asked."""
+        if self.failure is not None:
+            return self.failure()
+        return Unavailable("No replica of the model can take the request now.", code="no_replica", retry_after=1.0)
