@@ -1,4 +1,4 @@
-"""What finished calls teach the router: acceptance to the curves, step time and time to first token to the pools. A sink."""
+"""What finished calls teach the router: traffic and acceptance to the curves, step time and first token to the pools. A sink."""
 
 from __future__ import annotations
 
@@ -39,6 +39,12 @@ class Learning:
         if finished.outcome != "ok" or not finished.pool or finished.pool not in self._pools:
             return
         pool = self._pools[finished.pool]
+        self._curves.saw(
+            tenant=finished.tenant,
+            model=finished.model,
+            template=finished.template,
+            now=finished.time + finished.duration,
+        )
         if finished.ttft is not None and finished.attempts == 1:  # else the time of other attempts is in it
             pool.saw_ttft(finished.ttft)
         if finished.biased or finished.acceptance is None or finished.steps is None:
