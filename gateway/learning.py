@@ -1,4 +1,4 @@
-"""What finished calls teach the router: traffic and acceptance to the curves, step time and first token to the pools. A sink."""
+"""What finished calls teach the router: traffic and acceptance to the curves, paces to the pools. A sink."""
 
 from __future__ import annotations
 

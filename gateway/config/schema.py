@@ -223,11 +223,11 @@ class Routing(Section):
     """How the gateway chooses between the pools of a model, and how it learns."""
 
     cost_weight: Share = 0.5  # 0: soonest, 1: cheapest
-    explore_near: Share = 0.03
-    explore_far: Share = 0.01
+    explore_near: Share = 0.1  # the largest share of calls that try a pool which looks worse, where that teaches most
+    explore_far: Share = 0.003  # the share where it teaches little
     hysteresis: Share = 0.05
     prior_samples: Seconds = 20.0  # independent samples that the prior is worth per bin
-    half_life_seconds: Seconds = 3600.0
+    half_life_seconds: Seconds = 21600.0
     shadow_share: Share = 0.1  # of a shadow tenant's calls, copied to the pool that the router would have chosen
     expected_output_tokens: Some = 256  # when nothing better is known
     seed: int | None = None  # None: chance differs at every start
