@@ -13,6 +13,7 @@ COMMANDS = {
     "explain": "gateway.explain_cli",
     "engine": "gateway.engine.cli",
     "ledger": "gateway.ledger.cli",
+    "doctor": "gateway.measure.doctor_cli",
 }
 
 
