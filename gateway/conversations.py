@@ -6,8 +6,7 @@ repeats. The cache is the engine's and may be gone; what is remembered is only w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from gateway.fact import fact
 from gateway.record import Finished
 from gateway.routing import Affinity
 
@@ -16,7 +15,7 @@ KEPT_SECONDS = 600.0  # an idle prefix is evicted by others' about then on a bus
 SECONDS_PER_TOKEN = 0.0002  # of prefill, where no time to first token tells: 5,000 tokens per second
 
 
-@dataclass(frozen=True, slots=True)
+@fact()
 class Place:
     """Where a conversation last was, how many tokens of it are cached there, and what prefilling one again takes."""
 

@@ -8,15 +8,14 @@ The ladder, best source first (vLLM's own `mean_acceptance_length` averages only
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from gateway.fact import fact
 from gateway.record import Source
 from gateway.usage import Speculation, Usage
 
 FEWEST_STEPS = 4  # below, one step more or less moves m by a quarter
 
 
-@dataclass(frozen=True, slots=True)
+@fact()
 class Observation:
     """Tokens per step, steps, seconds per step; `biased` says in a word why it must not be learned from, or is ""."""
 
@@ -27,7 +26,7 @@ class Observation:
     biased: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class Evidence:
     """What the relay saw of an answer. Times are seconds; `token_events` excludes a first event that carries only the role."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal
+
+from gateway.fact import fact
 
 if TYPE_CHECKING:
     from classifier.scorer import Score
@@ -27,7 +29,7 @@ OUTCOMES: tuple[Outcome, ...] = Outcome.__args__  # type: ignore[attr-defined]
 SOURCES: tuple[Source, ...] = Source.__args__  # type: ignore[attr-defined]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class Finished:
     """All that a finished call leaves: who, where, why, how long, how many tokens, what it cost and what it taught.
 

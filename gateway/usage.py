@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from gateway.fact import fact
 
-@dataclass(frozen=True, slots=True)
+
+@fact()
 class Usage:
     """Tokens of one answer, as the engine counted them."""
 
@@ -15,7 +17,7 @@ class Usage:
     completion_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact()
 class Speculation:
     """vLLM's `metrics.speculative_decoding` of one answer: steps with a draft, tokens drafted and accepted."""
 

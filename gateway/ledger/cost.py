@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from gateway.fact import fact
 
 # An 80 % band: the quantile .9 of the normal distribution, on both sides.
 _BAND: Final = 1.2815515655446004
@@ -29,7 +30,7 @@ COUNTERFACTUALS: Final = (*POLICIES, "baseline_low", "baseline_high", "speculati
 FIXED_THRESHOLD: Final = 0.5  # the median score of the reference data: what one would choose without learning
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class Terms:
     """What decides the cost of a call on one pool, at the load of the moment.
 
@@ -45,7 +46,7 @@ class Terms:
     most: float = math.inf
 
 
-@dataclass(frozen=True, slots=True)
+@fact()
 class Estimate:
     """A cost that nobody has paid, in US dollars, with the ends of its 80 % band."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from gateway.fact import fact
 
 if TYPE_CHECKING:
     from gateway.routing.view import PoolView
@@ -23,7 +24,7 @@ FEATURES = (
 LENGTH = "length"
 
 
-@dataclass(frozen=True, slots=True)
+@fact()
 class Needs:
     """What the call asks of an engine, judged by values: `min_p: 0` is nothing, an absent temperature is the engine's default.
 

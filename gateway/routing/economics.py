@@ -10,8 +10,9 @@ reference is an idle baseline pool, so a long queue makes time matter more, neve
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from gateway.fact import fact
 
 if TYPE_CHECKING:
     from gateway.routing.view import Affinity, PoolView
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 NEVER = 99.0  # published instead of infinity, which JSON cannot say: no acceptance length makes speculation worth it
 
 
-@dataclass(frozen=True, slots=True)
+@fact()
 class Option:
     """What one pool would mean for the call; `unfit` says why it is out of the question, else None.
 

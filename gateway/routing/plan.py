@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 from gateway.errors import BadRequest, Unavailable
+from gateway.fact import fact
 from gateway.routing.constraints import LENGTH, Needs, missing, unfit
 from gateway.routing.economics import NEVER, Option
 from gateway.routing.explore import curious
@@ -42,7 +42,7 @@ Reason = Literal[
 REASONS: tuple[Reason, ...] = Reason.__args__  # type: ignore[attr-defined]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class Plan:
     """Where a call goes and why, with the numbers behind it.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from gateway.fact import fact
+
 if TYPE_CHECKING:
     from classifier.scorer import Score
     from gateway.routing.constraints import Needs
@@ -14,7 +16,7 @@ Route = Literal["auto", "speculative", "baseline"]
 Belief = Literal["learned", "prior"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class PoolView:
     """One pool as it is at the moment of one decision.
 
@@ -53,7 +55,7 @@ class Affinity:
     seconds_per_token: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class Ask:
     """The question a call puts: for whom, under which policy, what it needs of an engine, how predictable it looks.
 
