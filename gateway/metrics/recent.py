@@ -19,7 +19,7 @@ from gateway.metrics.tally import Histograms
 
 WINDOW_SECONDS: Final = 300.0
 STEP_SECONDS: Final = 15.0  # between two snapshots, so that the window is true to a twentieth
-QUANTILES: Final = (0.5, 0.95)
+PERCENTILES: Final = (("p50", 0.5), ("p95", 0.95))
 
 Counts = dict[str, list[int]]
 
@@ -62,14 +62,14 @@ class Recent(Collector):
         before = self._before(now)
         if not self._past or now - self._past[-1].at >= STEP_SECONDS:
             self._past.append(_Snapshot(now, counts))
-        family = GaugeMetricFamily(self._name, self._documentation, labels=(self._label, "quantile"))
+        family = GaugeMetricFamily(self._name, self._documentation, labels=(self._label, "percentile"))
         for value, buckets in counts.items():
             then = before.get(value)
             fresh = buckets if then is None else [new - old for new, old in zip(buckets, then, strict=True)]
-            for share in QUANTILES:
+            for name, share in PERCENTILES:
                 found = quantile(share, self._histograms.bounds, fresh)
                 if found is not None:
-                    family.add_metric((value, str(share)), found)
+                    family.add_metric((value, name), found)
         yield family
 
     def _before(self, now: float) -> Counts:

@@ -16,7 +16,7 @@ class States:
     """The gauges of one process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        """Declare them."""
+        """Declare them; long because each metric stands here with its name, meaning and labels side by side."""
 
         def gauge(name: str, text: str, *labels: str) -> Gauge:
             return Gauge(f"draftlane_{name}", text, labels, registry=registry)

@@ -1,0 +1,1 @@
+"""What an operator applies: dashboards, alerts, images and manifests. The Python here writes files; none of it serves."""
