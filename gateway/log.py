@@ -10,6 +10,7 @@ import logging
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -22,7 +23,13 @@ _FIELDS = (
     " break_even expected propensity explored shadow template prompt_tokens completion_tokens usage_source duration"
     " ttft acceptance steps step_seconds source biased slot_seconds cost_usd"
 ).split()
-_DIGITS = 6
+_values = attrgetter(*_FIELDS)
+_Line = msgspec.defstruct(  # encoding a struct takes a third of what filling and encoding a dict does
+    "_Line",
+    [("time", datetime), ("event", str), *((name, Any, None) for name in (*_FIELDS, "overhead", "prompt"))],
+    omit_defaults=True,
+)
+_encode = msgspec.json.Encoder().encode
 _log = logging.getLogger(__name__)
 
 
@@ -36,7 +43,7 @@ class CallLog:
 
     def __call__(self, finished: Finished) -> None:
         """Take one call; it is written within FLUSH_SECONDS."""
-        self._lines.append(msgspec.json.encode(_line(finished)))
+        self._lines.append(_encode(_line(finished)))
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self.flush)
 
@@ -53,20 +60,19 @@ class CallLog:
                 _log.exception("could not write %d log lines", len(lines))
 
 
-def _line(finished: Finished) -> dict[str, Any]:
-    line: dict[str, Any] = {
-        "time": datetime.fromtimestamp(finished.time, UTC).isoformat(timespec="milliseconds"),
-        "event": "call",
-    }
-    for name in _FIELDS:
-        value = getattr(finished, name)
-        if value is not None and value != "":
-            line[name] = round(value, _DIGITS) if type(value) is float else value
-    if finished.overhead:
-        line["overhead"] = {phase: round(seconds, _DIGITS) for phase, seconds in finished.overhead.items()}
-    if finished.prompt:
-        line["prompt"] = finished.prompt
-    return line
+def _line(finished: Finished) -> msgspec.Struct:
+    """Return the call as it is logged: what is unknown or empty is left out, numbers have six decimals."""
+    return _Line(
+        datetime.fromtimestamp(finished.time, UTC),
+        "call",
+        *[_short(value) if value.__class__ is float else None if value == "" else value for value in _values(finished)],
+        {phase: _short(seconds) for phase, seconds in finished.overhead.items()} or None,
+        finished.prompt or None,
+    )
+
+
+def _short(value: float) -> float:
+    return (value * 1e6 + 0.5) // 1 / 1e6  # `round` takes three times as long
 
 
 def _to_stdout(data: bytes) -> None:

@@ -62,7 +62,7 @@ async def test_a_call_is_one_line() -> None:
 
     assert pipe.writes[0].count(b"\n") == 1
     (line,) = pipe.lines
-    assert line["time"] == "2023-11-14T22:13:20.500+00:00"
+    assert line["time"] == "2023-11-14T22:13:20.500000Z"
     assert line["event"] == "call"
     assert line["request_id"] == "req-1"
     assert line["duration"] == 0.123457
