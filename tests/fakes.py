@@ -64,7 +64,7 @@ class ScriptedEngine:
 
     def then(self, *scripts: Script) -> None:
         """Replace what is still to be played."""
-        self.scripts[:] = scripts
+        self.scripts[:] = map(list, scripts)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until one side ends it."""
@@ -256,6 +256,13 @@ class Visitor:
         """Read one chunk of a chunked body, b"" for the last."""
         size = int(await self.reader.readline(), 16)
         return (await self.reader.readexactly(size + 2))[:-2]
+
+    async def until(self, mark: bytes) -> bytes:
+        """Read chunks until their data ends with a mark; return it all."""
+        data = b""
+        while not data.endswith(mark):
+            data += await self.chunk()
+        return data
 
     async def answer(self, *, bodiless: bool = False) -> Answer:
         """Read one response, whole or as far as it came."""
