@@ -22,6 +22,7 @@ from uvicorn.server import ServerState
 from gateway.errors import BadRequest, GatewayError, HeadersTooLarge, RequestTimeout
 from gateway.request import Request
 
+_UPGRADING = frozenset({b"upgrade", b"http2-settings"})
 MAX_BODY_AHEAD = 262_144  # bytes of a body that are read before the application asks for them
 
 
@@ -57,6 +58,8 @@ class Inbound(asyncio.Protocol):
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._in_head = True
+        self._begun = False  # the head
+        self._head_again = b""  # of a request that wishes for another protocol
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -86,12 +89,12 @@ class Inbound(asyncio.Protocol):
         if self._in_head:
             self._head_bytes += len(data)
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # no upgrade is offered: the request is served as it is
-        except httptools.HttpParserError:
+            self._feed(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):  # the latter by CONNECT: this is no tunnel
             self.refuse(BadRequest("The request is not valid HTTP/1.1.", code="invalid_http"))
             return
+        if not self._begun:
+            self._head_bytes = 0  # blank lines between requests are no head (RFC 9112 §2.2)
         if self._in_head and self._head_bytes:
             if self._head_bytes > self.max_header_bytes:
                 self._refuse_size()
@@ -126,6 +129,33 @@ class Inbound(asyncio.Protocol):
 
     # httptools
 
+    def _feed(self, data: bytes) -> None:
+        """Parse; a request that wishes for another protocol is parsed again without that wish, as none is offered.
+
+        The parser takes what follows such a head for the other protocol, but Java's client sends its body there, and a
+        server may ignore the wish (RFC 9110 §7.8).
+        """
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as wish:
+            self._parser = httptools.HttpRequestParser(self)
+            self._parser.feed_data(self._head_again + data[wish.args[0] :])
+
+    def _without_upgrade(self) -> bytes:
+        """Return the head that has just come, without the wish for another protocol."""
+        parser, lines = self._parser, []
+        for name, value in self._headers:
+            words = [word for word in value.split(b",") if word.strip().lower() not in _UPGRADING]
+            if name not in _UPGRADING:
+                lines.append(b"%b: %b\r\n" % (name, b",".join(words) if name == b"connection" else value))
+        first = b"%b %b HTTP/%b\r\n" % (parser.get_method(), self._url, parser.get_http_version().encode())
+        self._url, self._headers = b"", []
+        return b"".join([first, *lines, b"\r\n"])
+
+    def on_message_begin(self) -> None:
+        """A head has begun."""
+        self._begun = True
+
     def on_url(self, url: bytes) -> None:
         """Collect the target."""
         self._url += url
@@ -136,11 +166,14 @@ class Inbound(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """Begin the request, or queue it behind the one that is being answered."""
+        if self._parser.should_upgrade():
+            self._head_again = self._without_upgrade()
+            return
         url, headers = self._url, self._headers
         self._url, self._headers = b"", []
         self._stop_head_timer()
         whole_head_counted = 0 < self._head_bytes <= self.max_header_bytes
-        self._in_head, self._head_bytes = False, 0
+        self._in_head, self._begun, self._head_bytes = False, False, 0
         if not whole_head_counted and len(url) + sum(len(n) + len(v) for n, v in headers) > self.max_header_bytes:
             self._refuse_size()
             return
@@ -167,6 +200,8 @@ class Inbound(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """The next bytes are another head."""
+        if self._parser.should_upgrade():
+            return
         self._in_head = True
         self._stop_head_timer()
         if self._reading is not None:

@@ -45,6 +45,7 @@ class Request:
         "_head",
         "_left",
         "_size",
+        "_until_close",
         "_waiter",
         "_whole",
         "keep_alive",
@@ -68,6 +69,7 @@ class Request:
         self._complete = False
         self._head = b""  # of the response, while it waits for the body
         self._chunked = False
+        self._until_close = False
         self._left = 0  # bytes of the body that the head has promised
 
     # the connection's side
@@ -184,6 +186,8 @@ class Request:
         bodiless = self.scope["method"] == "HEAD" or status in (204, 304)
         if bodiless:
             self._left = 0
+        elif not framed and self.scope["http_version"] == "1.0":
+            self._until_close = True  # chunks are 1.1's (RFC 9112 §6.1)
         elif not framed:
             self._chunked = True
             lines.append(b"transfer-encoding: chunked\r\n")
@@ -202,6 +206,8 @@ class Request:
             return chunk if more else chunk + b"0\r\n\r\n"
         if self.scope["method"] == "HEAD":
             return b""
+        if self._until_close:
+            return body
         self._left -= len(body)
         if self._left < 0 or (self._left and not more):
             raise RuntimeError("the body is not as long as its content-length says")

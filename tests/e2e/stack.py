@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-from harness import KEY, Running, config_for, serving, until
+from harness import KEY, Running, config_for, serving
 
 from gateway import engine
 from gateway.engine import EngineSettings
@@ -78,7 +79,9 @@ class Stack:
 
     async def at_rest(self) -> None:
         """Wait until nothing is held any more; fails when something stays held."""
-        await until(lambda: not any(self.held().values()))
+        async with asyncio.timeout(5):
+            while any(self.held().values()):
+                await asyncio.sleep(0.001)
 
 
 @asynccontextmanager

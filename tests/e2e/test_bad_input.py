@@ -327,8 +327,22 @@ async def test_a_huge_address_is_a_431(quiet: Stack) -> None:
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\nbad header: x\r\n\r\n",
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\nx: a\x00b\r\n\r\n",
         b"POST /v1/chat/completions HTTP/9.9\r\nhost: a\r\n\r\n",
+        b"CONNECT example.com:443 HTTP/1.1\r\nhost: a\r\n\r\n",
+        b"GET /v1/\xff HTTP/1.1\r\nhost: a\r\n\r\n",
     ],
-    ids=["TLS", "no target", "SMTP", "two lengths", "no number", "negative", "blank in name", "NUL", "version"],
+    ids=[
+        "TLS",
+        "no target",
+        "SMTP",
+        "two lengths",
+        "no number",
+        "negative",
+        "blank in name",
+        "NUL",
+        "version",
+        "tunnel",
+        "no ASCII",
+    ],
 )
 async def test_what_is_not_http_is_a_400_and_the_end_of_the_connection(quiet: Stack, head: bytes) -> None:
     """Bytes that are no HTTP/1.1 request, or could be read as two, get one error and no second chance."""

@@ -21,7 +21,7 @@ from gateway.engine import EngineSettings
 from gateway.engine.faults import Fault
 
 CHAT = "/v1/chat/completions"
-# No fault may hold a call for longer than these allow; a sound answer takes a twentieth of a second.
+# No silence may hold a call for longer than these allow; a sound answer takes a twentieth of a second.
 LIMITS = {"first_byte_seconds": 0.5, "idle_seconds": 0.5, "total_seconds": 1.0}
 MARKS = {"/v1/responses": "response.completed", "/v1/messages": "message_stop"}
 
@@ -55,7 +55,7 @@ def during(**fault: Any) -> Case:
     return Case(Fault(**fault), "whole", "error", "error", "error")
 
 
-CASES = [
+SUDDEN = [
     before(kind="429"),
     before(kind="429", retry_after=1),
     before(kind="500"),
@@ -64,8 +64,6 @@ CASES = [
     before(kind="503", retry_after=1),
     before(kind="401"),
     before(kind="reset"),
-    before(kind="silent"),
-    before(kind="slow", seconds=30),
     before(kind="context_length"),
     Case(Fault(kind="content_filter"), "error", "error", "error", "error"),
     Case(Fault(kind="404"), "error", "error", "error", "error"),
@@ -73,13 +71,17 @@ CASES = [
     before(kind="cut"),  # behind the event that tells the role
     during(kind="cut", after_events=4),
     during(kind="reset", after_events=4),
-    before(kind="stall"),
-    during(kind="stall", after_events=4),
     Case(Fault(kind="slow", seconds=0.01), "whole", "whole", "whole", "whole"),
     Case(Fault(kind="no_done"), "whole", "whole", "whole", "whole"),
     Case(Fault(kind="500", count=1), "whole", "whole", "whole", "whole"),
     Case(Fault(kind="reset", count=1), "whole", "whole", "whole", "whole"),
     Case(Fault(kind="prefill"), "whole", "whole", "whole", "whole"),
+]
+LASTING = [
+    before(kind="silent"),
+    before(kind="slow", seconds=30),
+    before(kind="stall"),  # behind the event that tells the role
+    during(kind="stall", after_events=4),
 ]
 
 
@@ -112,14 +114,16 @@ def text_of(answer: httpx.Response) -> tuple[str, str]:
 
 
 @asynccontextmanager
-async def all_at_once(place: str) -> AsyncIterator[tuple[Running, list[tuple[engine.Running, engine.Running]]]]:
+async def all_at_once(
+    cases: list[Case], place: str, limits: dict[str, float]
+) -> AsyncIterator[tuple[Running, list[tuple[engine.Running, engine.Running]]]]:
     """Serve each case as a model of its own on a pair of engines, of which the first, or both, show its fault."""
     now = asyncio.get_running_loop().time()
     async with AsyncExitStack() as opened:
         pairs: list[tuple[engine.Running, engine.Running]] = []
         urls: dict[str, list[str]] = {}
         pools: dict[str, dict[str, Any]] = {}
-        for index, case in enumerate(CASES):
+        for index, case in enumerate(cases):
             first = await opened.enter_async_context(engine.serve(EngineSettings(kind="speculative", speed=SPEED)))
             second = await opened.enter_async_context(engine.serve(EngineSettings(kind="baseline", speed=SPEED)))
             pairs.append((first, second))
@@ -128,35 +132,48 @@ async def all_at_once(place: str) -> AsyncIterator[tuple[Running, list[tuple[eng
             urls |= {f"spec-{index}": [first.url], f"base-{index}": [second.url]}
             served = {"model": f"case-{index}", "served_model": "demo"}
             pools |= {f"spec-{index}": {**served, "max_model_len": 4096}, f"base-{index}": served}
-        models = [{"name": f"case-{index}"} for index in range(len(CASES))]
-        config = config_for(urls, pools=pools, model=models, limits=LIMITS)
+        models = [{"name": f"case-{index}"} for index in range(len(cases))]
+        config = config_for(urls, pools=pools, model=models, limits=limits)
         yield await opened.enter_async_context(serving(config)), pairs
 
 
-@pytest.mark.parametrize("place", ["first", "both"])
-@pytest.mark.parametrize("stream", [False, True], ids=["json", "sse"])
-async def test_a_fault_never_passes_for_a_success(*, stream: bool, place: str) -> None:
-    """Whatever fails, on the first pool or on both, the client gets the very answer of a sound engine or one error."""
-    body = chat(stream=stream, max_tokens=30)
+async def check(cases: list[Case], mode: str, place: str, limits: dict[str, float]) -> None:
+    """Let every case happen; each client gets the very answer of a sound engine or one error, as the case says."""
+    body = chat(stream=mode == "sse", max_tokens=30)
     async with (
-        all_at_once(place) as (gateway, pairs),
+        all_at_once(cases, place, limits) as (gateway, pairs),
         engine.serve(EngineSettings(speed=SPEED)) as sound,
         httpx.AsyncClient(headers=KEYED, timeout=20, verify=TLS) as client,
     ):
         right = text_of(await client.post(sound.url + CHAT, json=body))
-        calls = [client.post(gateway.url + CHAT, json={**body, "model": f"case-{i}"}) for i in range(len(CASES))]
+        calls = [client.post(gateway.url + CHAT, json={**body, "model": f"case-{i}"}) for i in range(len(cases))]
         answers = [text_of(answer) for answer in await asyncio.gather(*calls)]
-        settled = {call.model: call for call in await gateway.settled(len(CASES))}
+        settled = {call.model: call for call in await gateway.settled(len(cases))}
 
-    wanted = {case.name: getattr(case, f"{'sse' if stream else 'json'}_{place}") for case in CASES}
-    assert wanted == {case.name: kind for case, (kind, _) in zip(CASES, answers, strict=True)}
+    wanted = {case.name: getattr(case, f"{mode}_{place}") for case in cases}
+    assert wanted == {case.name: kind for case, (kind, _) in zip(cases, answers, strict=True)}
     assert {right} >= {answer for answer in answers if answer[0] == "whole"}
-    for index, (case, pair) in enumerate(zip(CASES, pairs, strict=True)):
+    for index, (case, pair) in enumerate(zip(cases, pairs, strict=True)):
         call, asked = settled[f"case-{index}"], [len(one.engine.record) for one in pair]
         assert (wanted[case.name] == "whole") == (call.outcome == "ok"), case.name
         assert max(asked) <= ATTEMPTS_PER_REPLICA, case.name
         assert sum(asked) <= MAX_ATTEMPTS, case.name
         assert [one.engine.batch.running for one in pair] == [0, 0], case.name
+
+
+@pytest.mark.parametrize("place", ["first", "both"])
+@pytest.mark.parametrize("mode", ["json", "sse"])
+async def test_a_fault_never_passes_for_a_success(mode: str, place: str) -> None:
+    """Whatever fails, on the first pool or on both, the client gets a sound engine's answer or one error."""
+    await check(SUDDEN, mode, place, {})
+
+
+async def test_a_silence_never_lasts_and_never_passes_for_a_success() -> None:
+    """An engine that is silent from the start or in the middle holds a call no longer than the limits allow."""
+    async with asyncio.TaskGroup() as group:
+        for mode in ("json", "sse"):
+            for place in ("first", "both"):
+                group.create_task(check(LASTING, mode, place, LIMITS))
 
 
 async def fail(it: Stack, fault: Fault, *, both: bool = True) -> None:

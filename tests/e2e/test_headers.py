@@ -259,6 +259,43 @@ async def test_a_connection_that_is_not_kept_ends_after_its_answer(quiet: Stack,
         assert await client.ended()
 
 
+async def test_a_stream_for_an_old_client_ends_with_its_connection(quiet: Stack) -> None:
+    """HTTP/1.0 knows no chunks: events come bare, and the end of the connection is the end."""
+    async with visitor(quiet.gateway.port) as client:
+        await client.send(post(chat(max_tokens=3, stream=True)).replace(b"HTTP/1.1", b"HTTP/1.0", 1))
+        answer = await client.answer()
+
+    assert (answer.status, answer.header("transfer-encoding"), answer.header("connection")) == (200, None, "close")
+    assert answer.body.startswith(b"data: {")
+    assert answer.body.endswith(b"\n\ndata: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("method", ["POST", "GET"])
+async def test_a_wish_for_another_protocol_is_passed_over(quiet: Stack, method: str) -> None:
+    """Java's client offers HTTP/2 with its first request, body and all; it is served as the HTTP/1.1 request that it is."""
+    wish = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2_settings": "AAEAAEAAAAIAAAAB"}
+    request = post(chat(max_tokens=3), **wish)
+    if method == "GET":
+        request = post(b"", "/v1/models", content_length="", **wish).replace(b"POST", b"GET", 1)
+    async with visitor(quiet.gateway.port) as client:
+        for _ in range(2):
+            await client.send(request)
+            answer = await client.answer()
+
+            assert (answer.status, answer.whole) == (200, True)
+    assert not {"upgrade", "http2-settings"} & {name for seen in quiet.received for name in seen.headers}
+
+
+async def test_a_line_break_after_the_body_disturbs_nothing() -> None:
+    """Old clients send one; it is no second request, even when the answer takes longer than a head may."""
+    async with stack(speed=5, limits={"header_seconds": 0.1}) as it, visitor(it.gateway.port) as client:
+        for _ in range(2):
+            await client.send(post(chat(max_tokens=30), x_draftlane_route="baseline") + b"\r\n")
+            answer = await client.answer()
+
+            assert (answer.status, answer.whole) == (200, True)
+
+
 async def test_other_paths_pass_with_their_query_and_body(quiet: Stack) -> None:
     """A /v1 path that is not scored reaches a baseline engine with the same hygiene, its query and its bytes."""
     answer = await quiet.client.post(
