@@ -46,6 +46,7 @@ fmt: $(READY) ## Format, and mend what can be mended safely
 bench: $(READY) ## Measure what a call pays, step by step and beside peers; ARGS="--quick" takes minutes
 	$(BIN)/python -m bench.path
 	$(BIN)/python -m bench.ledger
+	$(BIN)/python -m bench.faults
 	$(BIN)/python -m bench.overhead $(ARGS)
 
 lab: $(LAB_READY) ## Build .lab, an environment of its own with a real vLLM for the CPU (4 GB)

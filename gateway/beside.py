@@ -54,7 +54,9 @@ class Beside:
         self._client = httpx.AsyncClient()
         self._gauges: asyncio.Task[None] | None = None
         receipts = Receipts()
-        self.health = HealthChecks(live.pools, self._client)
+        self.health = HealthChecks(
+            live.pools, self._client, interval_seconds=lambda: live.config.limits.health_seconds
+        )
         self.scrape = Scrape(live.pools, self._client, clock=live.clock)
         self.steering = Steering(
             config=lambda: live.config,

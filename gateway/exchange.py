@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from gateway import observation
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, Unavailable
 from gateway.ledger.cost import Terms, attributed, counterfactuals
 from gateway.observation import Observation
 from gateway.record import Finished, Outcome
@@ -57,6 +57,8 @@ class Exchange:
     plan: Plan | None = None
     attempt: Attempt | None = None  # the last request that went out
     stream: Stream | None = None
+    again: Callable[[], Awaitable[Stream]] | None = None  # asks another engine for the same, where that may be wanted
+    resumed: bool = False
     reader: Reader | None = None
     usage: Usage | None = None
     speculation: Speculation | None = None
@@ -77,6 +79,7 @@ class Exchange:
             return
         self.settled = True
         ended = self.clock()
+        self.again = None  # it knows this exchange: a cycle would have to wait for the collector
         if self.stream is not None:
             self.stream.close()
         finished = self._finish(ended)
@@ -92,6 +95,22 @@ class Exchange:
     def sent(self, attempt: Attempt) -> None:
         """Note a request that went out to an engine."""
         self.attempt = attempt
+
+    async def reopen(self) -> Stream:
+        """Ask another engine for the same answer, once; its stream takes the place of the one that broke off.
+
+        Raises:
+            GatewayError: none answers.
+        """
+        again, self.again, old = self.again, None, self.stream
+        if again is None or old is None:
+            raise Unavailable("There is no other engine to ask.", code="no_replica")
+        stream = await again()
+        old.close()
+        stream.attempts += old.attempts
+        stream.first_byte_at = old.first_byte_at  # the client's first token is not the new engine's
+        self.stream, self.resumed = stream, True
+        return stream
 
     def mark(self, phase: str) -> None:
         """Note that a phase of the gateway's own work has ended."""
@@ -213,14 +232,14 @@ class Exchange:
             if at is not None:
                 phases[phase] = at - before
                 before = at
-        if stream is not None and "body" in self.marks:
+        if stream is not None and "body" in self.marks and not self.resumed:
             phases["total"] = stream.sent_at - self.marks["body"]
         return phases
 
     def _observe(self) -> Observation:
         """Learn from whole answers only: a cut one says less about its engine than about its client."""
         stream, reader, call = self.stream, self.reader, self.call
-        if stream is None or call is None or self.outcome != "ok":
+        if stream is None or call is None or self.outcome != "ok" or self.resumed:
             return Observation()
         decode = stream.reply.last_byte_at - stream.first_byte_at
         if reader is None:

@@ -29,7 +29,7 @@ class HealthChecks:
         pools: Pools,
         client: httpx.AsyncClient,
         *,
-        interval_seconds: float = INTERVAL_SECONDS,
+        interval_seconds: Callable[[], float] = lambda: INTERVAL_SECONDS,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._pools = pools
@@ -57,7 +57,7 @@ class HealthChecks:
     async def _run(self) -> None:
         while True:
             await self.check_all()
-            await asyncio.sleep(self._interval * (0.75 + 0.5 * self._chance()))
+            await asyncio.sleep(self._interval() * (0.75 + 0.5 * self._chance()))
 
     async def _check(self, pool: Pool, replica: Replica) -> None:
         try:

@@ -86,6 +86,10 @@ class Pipeline:
         exchange.stream = await live.upstream.open(  # 502 503 504; fails over before the first byte only
             plan.pools, out, exchange.sent
         )
+        if live.config.routing.resume_streams and _says_the_same(call):
+            exchange.again = lambda: live.upstream.open(
+                plan.pools, out, exchange.sent, without=exchange.stream.replica if exchange.stream else None
+            )
         live.mirror.consider(exchange, out, live.config.routing.shadow_share)
         return exchange.stream
 
@@ -170,6 +174,12 @@ async def _admit(live: Live, exchange: Exchange, tenant: Tenant, model: str | No
 
 
 _PATIENCE_SECONDS = 0.5  # a client would not be back sooner
+
+
+def _says_the_same(call: Call) -> bool:
+    """Whether every engine of the model answers the call alike, and in a form that can be compared."""
+    plain = call.stream and call.endpoint in ("chat", "completions") and not call.has_tools
+    return plain and call.temperature == 0 and call.features.isdisjoint({"n", "logprobs"})
 
 
 def _tokens(call: Call) -> int:

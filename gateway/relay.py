@@ -3,7 +3,7 @@
 The endings: the whole answer; the engine's own error; a refusal before anything was sent; no engine that answers; a stream that
 breaks off, falls silent or takes too long; a client that leaves; a client that stops reading; a shutdown. After the first
 byte a failure becomes one SSE error event and no end mark, so that a broken answer never looks whole; a broken reply of
-another kind is cut.
+another kind is cut. Only where the operator wants it, a stream that broke off goes on from another engine (see `rejoin`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 
 from gateway import usage
 from gateway.errors import BadGateway, GatewayError, UpstreamTimeout
+from gateway.rejoin import Diverged, Rejoin, Told
 from gateway.reply import Broken, Silent
 from gateway.sse import EventTooLarge, Reader
 from gateway.watch import ClientLeft, Receive, Watch
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Read = Callable[[], Awaitable[bytes]]
 Open = Callable[["Exchange", Read], Awaitable["Stream"]]
+Failure = tuple[GatewayError, "Outcome"]
 
 _HOP_BY_HOP = frozenset(
     {
@@ -109,40 +111,76 @@ async def _copy(
 
 
 async def _copy_events(exchange: Exchange, stream: Stream, send: Send, watch: Watch, limits: Limits) -> None:
-    call = exchange.call
-    strip = bool(call and call.adds_usage)
-    reader = Reader(exchange.endpoint, strip_usage=strip, max_event_bytes=limits.max_event_bytes)
-    exchange.reader = reader
+    told = Told() if exchange.again is not None else None
+    reader = _new_reader(exchange, limits)
+    feed = reader.feed if told is None else lambda data: told.keep(reader.feed(data))
     try:
-        failure = await _pump(stream.reply, reader, send, watch, exchange.clock)
+        failure = await _pump(stream.reply, feed, send, watch, exchange.clock)
+        if told is not None and not reader.failed and not _is_whole(exchange, reader, failure):
+            reader, failure = await _go_on(exchange, told, reader, failure or _ENDED_EARLY, send, watch, limits)
     except asyncio.CancelledError:
         if reader.ended and not watch.sending_since:  # the client has all that it waited for and need not stay
             exchange.outcome = "ok"
         raise
     finally:
-        exchange.usage, exchange.speculation = reader.usage, reader.speculation
-    # Of several choices, the end of one says nothing of the rest.
-    finished = call is None or (reader.finished and "n" not in call.features)
+        if exchange.reader is not None:
+            exchange.usage, exchange.speculation = exchange.reader.usage, exchange.reader.speculation
     if reader.failed:
         exchange.fail(_REPORTED, "truncated" if reader.events else "engine_error")
         rest = b""
-    elif reader.ended or (finished and failure is None):
+    elif _is_whole(exchange, reader, failure):
         exchange.outcome, rest = "ok", reader.rest()
     else:
-        told, outcome = failure or _ENDED_EARLY
-        exchange.fail(told, outcome)
-        rest = error_event(told, exchange.endpoint, reader.next_sequence)
+        error, outcome = failure or _ENDED_EARLY
+        exchange.fail(error, outcome)
+        rest = error_event(error, exchange.endpoint, reader.next_sequence)
     watch.sending_since = exchange.clock()
     await send({"type": "http.response.body", "body": rest})
 
 
+def _new_reader(exchange: Exchange, limits: Limits) -> Reader:
+    strip = bool(exchange.call and exchange.call.adds_usage)
+    exchange.reader = Reader(exchange.endpoint, strip_usage=strip, max_event_bytes=limits.max_event_bytes)
+    return exchange.reader
+
+
+def _is_whole(exchange: Exchange, reader: Reader, failure: Failure | None) -> bool:
+    """Whether the client has the whole answer; of several choices, the end of one says nothing of the rest."""
+    call = exchange.call
+    finished = call is None or (reader.finished and "n" not in call.features)
+    return reader.ended or (finished and failure is None)
+
+
+async def _go_on(
+    exchange: Exchange, told: Told, broken: Reader, failure: Failure, send: Send, watch: Watch, limits: Limits
+) -> tuple[Reader, Failure | None]:
+    """Ask another engine for the same answer and forward what the client lacks; return its reader and what went wrong.
+
+    Where that is not possible, it stays at the broken one's.
+    """
+    try:
+        rejoin = Rejoin(told)
+        stream = await exchange.reopen()
+    except (Diverged, GatewayError):
+        return broken, failure
+    if stream.reply.status != 200 or not stream.reply.is_events:
+        return broken, failure
+    reader = _new_reader(exchange, limits)
+    try:
+        return reader, await _pump(
+            stream.reply, lambda data: rejoin.feed(reader.feed(data)), send, watch, exchange.clock
+        )
+    except Diverged:
+        return reader, failure
+
+
 async def _pump(
-    reply: Reply, reader: Reader, send: Send, watch: Watch, clock: Callable[[], float]
-) -> tuple[GatewayError, Outcome] | None:
+    reply: Reply, feed: Callable[[bytes], bytes], send: Send, watch: Watch, clock: Callable[[], float]
+) -> Failure | None:
     """Forward events as they come until the reply ends; return what went wrong."""
     try:
         while data := await reply.read():
-            if out := reader.feed(data):
+            if out := feed(data):
                 watch.sending_since = clock()
                 await send({"type": "http.response.body", "body": out, "more_body": True})
                 watch.sending_since = 0.0
@@ -156,16 +194,14 @@ async def _pump(
     return None
 
 
-_ENDED_EARLY: tuple[GatewayError, Outcome] = (
+_ENDED_EARLY: Failure = (
     BadGateway("The engine ended its answer early.", code="stream_truncated"),
     "truncated",
 )
 _REPORTED = BadGateway("The engine reported an error in its stream.", code="stream_error")
 
 
-async def _copy_body(
-    exchange: Exchange, stream: Stream, send: Send, watch: Watch, line: Request | None
-) -> None:
+async def _copy_body(exchange: Exchange, stream: Stream, send: Send, watch: Watch, line: Request | None) -> None:
     """Copy any other reply; it is usually whole by now (see `upstream`), and only a larger one can still break off."""
     reply = stream.reply
     kept: list[bytes] = []

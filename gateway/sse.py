@@ -98,7 +98,7 @@ class Reader:
             if not data:
                 return b""
         if not self.events:
-            first = next((event for event in _events(data) if b"data:" in event), b"")
+            first = next((event for event in events(data) if b"data:" in event), b"")
             self.silent_first = b'"role"' in first and _NO_TEXT.search(first) is not None
         self._count(data)
         if b'"finish_reason":"' in data or b'"finish_reason": "' in data:
@@ -127,7 +127,7 @@ class Reader:
         if self._mark:  # in an event's data a quote follows
             self.events += data.count(self._mark + b"\n") + data.count(self._mark + b"\r")
         elif b"\r" in data or b"\n:" in data or data[0] == _COLON:  # CRLF, or comments, which are not events
-            self.events += sum(b"data:" in event for event in _events(data))
+            self.events += sum(b"data:" in event for event in events(data))
         else:
             self.events += data.count(b"\n\n")
 
@@ -146,7 +146,7 @@ class Reader:
         if not _END.search(data):
             return data
         kept: list[bytes] = []
-        for event in _events(data):
+        for event in events(data):
             if found := _END.search(event):
                 self.events -= not self._mark
                 if self.failed:
@@ -159,7 +159,7 @@ class Reader:
     def _read_usage(self, data: bytes) -> bytes:
         """Note the usage in these events; drop the event that is nothing else if it was not the client's wish."""
         kept: list[bytes] = []
-        for event in _events(data):
+        for event in events(data):
             if b'"usage"' in event and (found := _DATA.search(event)):
                 told = usage.read(found.group(1), self.usage)
                 self.usage = told.usage or self.usage
@@ -178,7 +178,7 @@ _BEGINNINGS = re.compile(rb"(?::|event: ?(?:response\.(?:created|in_progress|que
 
 def opens(data: bytes) -> bool:
     """Whether the bytes that a stream begins with hold more than a beginning: a token, an end, anything unknown."""
-    return any(not _is_beginning(event) for event in _events(data))
+    return any(not _is_beginning(event) for event in events(data))
 
 
 def _is_beginning(event: bytes) -> bool:
@@ -194,7 +194,13 @@ def fails(data: bytes) -> bool:
     return any(found["failure"] is not None for found in _END.finditer(data))
 
 
-def _events(data: bytes) -> Iterator[bytes]:
+def data_of(event: bytes) -> bytes:
+    """Return the data of one event of a single data line; b"" when it has none, as comments do."""
+    found = _DATA.search(event)
+    return found.group(1) if found else b""
+
+
+def events(data: bytes) -> Iterator[bytes]:
     """Split whole events, each with the blank line that ends it."""
     at = 0
     for found in _BOUNDARY.finditer(data):

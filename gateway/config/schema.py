@@ -137,6 +137,7 @@ class Limits(Section):
     retry_after_seconds: Amount = 5.0  # longest pause that an engine may ask for and a call waits for
     idle_seconds: Seconds = 60.0  # between two reads from an engine
     total_seconds: Seconds = 3600.0
+    health_seconds: Seconds = 3.0  # between two health checks of an engine
     client_idle_seconds: Seconds = 60.0  # a reader that takes nothing
     buffer_bytes: Annotated[int, Field(ge=4096)] = 1024 * 1024  # per stream, between engine and client
     header_seconds: Seconds = 10.0  # for a request's head to arrive; bodies get longer while bytes come
@@ -230,6 +231,7 @@ class Routing(Section):
     half_life_seconds: Seconds = 21600.0
     shadow_share: Share = 0.1  # of a shadow tenant's calls, copied to the pool that the router would have chosen
     expected_output_tokens: Some = 256  # when nothing better is known
+    resume_streams: bool = False  # at temperature 0 a stream that breaks off goes on from another engine
     seed: int | None = None  # None: chance differs at every start
 
 
