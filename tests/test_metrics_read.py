@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics.exposition import ALLOWUTF8
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from gateway.figures import Figures, read
@@ -140,6 +142,7 @@ def test_a_benchmark_reads_acceptance_through_the_gateway() -> None:
         elif "num_accepted_tokens" in line:
             accepted += count
 
+    assert "\nvllm:spec_decode_num_drafts_total{" in generate_openmetrics(registry, escaping=ALLOWUTF8).decode()
     assert (drafts, accepted) == (200, 700)
     assert by_position == {0: 180, 1: 120}
 

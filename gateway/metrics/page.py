@@ -12,7 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final, Literal
 
 from prometheus_client import GCCollector, ProcessCollector
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import CollectorRegistry
 
 from gateway.config import Config
@@ -24,6 +25,7 @@ from gateway.metrics.recent import Recent
 from gateway.metrics.states import States
 from gateway.record import Finished
 
+OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 PARTS: Final = ("store", "journal", "loop", "limits")
 
 
@@ -149,8 +151,11 @@ class Metrics:
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """Return all metrics and their content type: OpenMetrics, with examples of calls, if `accept` asks for it."""
-        encode, content_type = choose_encoder(accept)
-        return encode(self._registry), content_type
+        if "application/openmetrics-text" in accept:
+            # Else prometheus_client writes the colon in vLLM's names as an underscore, in this format only.
+            page = openmetrics.generate_latest(self._registry, escaping=openmetrics.ALLOWUTF8)  # type: ignore[no-untyped-call]
+            return page, OPENMETRICS
+        return generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4
 
     def _apply(self, config: Config) -> None:
         states = self._states
