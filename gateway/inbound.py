@@ -67,6 +67,7 @@ class Inbound(asyncio.Protocol):
         self._current: Request | None = None  # being answered
         self._reading: Request | None = None  # its body is still coming in
         self._waiting: deque[Request] = deque()  # pipelined behind the current one
+        self._refusal: GatewayError | None = None  # said when the answers before it are complete
         self._paused = False
 
     # asyncio.Protocol
@@ -86,6 +87,8 @@ class Inbound(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse; a head that did not come whole gets a time limit with its first bytes."""
+        if self._refusal is not None:
+            return  # what follows nonsense is none of ours
         if self._in_head:
             self._head_bytes += len(data)
         try:
@@ -174,10 +177,13 @@ class Inbound(asyncio.Protocol):
         self._stop_head_timer()
         whole_head_counted = 0 < self._head_bytes <= self.max_header_bytes
         self._in_head, self._begun, self._head_bytes = False, False, 0
-        if not whole_head_counted and len(url) + sum(len(n) + len(v) for n, v in headers) > self.max_header_bytes:
+        if not whole_head_counted and len(url) + sum(len(n) + len(v) + 4 for n, v in headers) > self.max_header_bytes:
             self._refuse_size()
             return
         version = self._parser.get_http_version()
+        if version not in {"1.1", "1.0"}:
+            self.refuse(BadRequest("The request is not valid HTTP/1.1.", code="invalid_http"))
+            return
         scope = self._scope.copy()
         scope["http_version"] = version
         scope["method"] = self._parser.get_method().decode("ascii")
@@ -225,6 +231,8 @@ class Inbound(asyncio.Protocol):
             self.transport.close()
         elif self._waiting:
             self._begin(self._waiting.popleft())
+        elif self._refusal is not None:
+            self.refuse(self._refusal)
         else:
             self._idle_since = self.loop.time()
             if self._reading is not None:
@@ -243,8 +251,15 @@ class Inbound(asyncio.Protocol):
             self._current.keep_alive = False
 
     def refuse(self, error: GatewayError) -> None:
-        """Answer without the application and close."""
+        """Answer without the application and close, once the answers to whole requests before this one are complete."""
+        current = self._current
         if self.transport.is_closing():
+            return
+        if current is not None and current is not self._reading:
+            self._refusal = error
+            return
+        if current is not None and current.begun:  # it is being answered before its end, which now never comes
+            self.transport.close()
             return
         body = error.body()
         head = (

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def build(gateway: Gateway) -> FastAPI:
     """Return the operators' app."""
-    app = FastAPI(title="Draftlane", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="Draftlane", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.include_router(_public(gateway))
     app.include_router(advice_api.router(gateway))  # before the operators' own: tenants ask here
     app.include_router(_admin(gateway), prefix="/draftlane", dependencies=[Depends(_admin_key(gateway))])

@@ -74,6 +74,11 @@ class Request:
 
     # the connection's side
 
+    @property
+    def begun(self) -> bool:
+        """Whether its response has begun."""
+        return self._begun
+
     def feed(self, data: bytes) -> int:
         """Take bytes of the body; return how many wait to be received."""
         self._body.append(data)

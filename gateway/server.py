@@ -56,4 +56,6 @@ class DrainingServer(uvicorn.Server):
             await asyncio.sleep(0.05)
             if loop.time() - began >= self._notice_seconds and not self._running():
                 break
+        else:
+            self.config.timeout_graceful_shutdown = 1  # the time is over: uvicorn would grant as much again
         self.should_exit = True
