@@ -1,8 +1,8 @@
 """All that happened to one call, filled in as it goes, settled exactly once when it ends.
 
 Whatever ends a call (an answer, an error, a client that leaves, a shutdown) passes through `__aexit__`, which never waits:
-the stream is closed, the lease and the tenant's place are given back, and one `Finished` goes to the sinks. No other place
-does that.
+the stream is closed, the lease and the tenant's place are given back, and one `Finished` goes to the sinks, unless it has
+gone to them already, because the answer was whole. No other place does that.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class Exchange:
     outcome: Outcome = "internal"
     error: str | None = None
     marks: dict[str, float] = field(default_factory=dict)
+    booked: bool = False
     settled: bool = False
 
     async def __aenter__(self) -> Self:
@@ -78,19 +79,36 @@ class Exchange:
         if self.settled:
             return
         self.settled = True
-        ended = self.clock()
         self.again = None  # it knows this exchange: a cycle would have to wait for the collector
         if self.stream is not None:
             self.stream.close()
+        self.book()
+        if self.admission is not None:
+            self.admission.release()
+
+    def book(self) -> None:
+        """Write the call into the books, once. Whoever hands a client the end of a whole answer does so first.
+
+        Then nobody holds a whole answer that is not in the ledger, even if this process is killed at that very moment.
+        """
+        if self.booked:
+            return
+        self.booked = True
+        ended = self.clock()
         finished = self._finish(ended)
         if self.admission is not None:
             self.admission.settle(finished.prompt_tokens + finished.completion_tokens, finished.cost_usd, ended)
-            self.admission.release()
         for sink in self.sinks:
             try:
                 sink(finished)
             except Exception:  # noqa: BLE001 - one sink that fails must not take the others along
                 _log.exception("a sink failed on call %s", self.request_id)
+
+    def whole(self, usage: Usage | None, speculation: Speculation | None) -> None:
+        """The answer is whole, and this is what the engine told of it: book it."""
+        if not self.booked:
+            self.usage, self.speculation, self.outcome = usage, speculation, "ok"
+            self.book()
 
     def sent(self, attempt: Attempt) -> None:
         """Note a request that went out to an engine."""

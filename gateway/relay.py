@@ -115,7 +115,7 @@ async def _copy_events(exchange: Exchange, stream: Stream, send: Send, watch: Wa
     reader = _new_reader(exchange, limits)
     feed = reader.feed if told is None else lambda data: told.keep(reader.feed(data))
     try:
-        failure = await _pump(stream.reply, feed, send, watch, exchange.clock)
+        failure = await _pump(exchange, reader, stream.reply, feed, send, watch)
         if told is not None and not reader.failed and not _is_whole(exchange, reader, failure):
             reader, failure = await _go_on(exchange, told, reader, failure or _ENDED_EARLY, send, watch, limits)
     except asyncio.CancelledError:
@@ -129,7 +129,8 @@ async def _copy_events(exchange: Exchange, stream: Stream, send: Send, watch: Wa
         exchange.fail(_REPORTED, "truncated" if reader.events else "engine_error")
         rest = b""
     elif _is_whole(exchange, reader, failure):
-        exchange.outcome, rest = "ok", reader.rest()
+        exchange.whole(reader.usage, reader.speculation)
+        rest = reader.rest()
     else:
         error, outcome = failure or _ENDED_EARLY
         exchange.fail(error, outcome)
@@ -168,19 +169,22 @@ async def _go_on(
     reader = _new_reader(exchange, limits)
     try:
         return reader, await _pump(
-            stream.reply, lambda data: rejoin.feed(reader.feed(data)), send, watch, exchange.clock
+            exchange, reader, stream.reply, lambda data: rejoin.feed(reader.feed(data)), send, watch
         )
     except Diverged:
         return reader, failure
 
 
 async def _pump(
-    reply: Reply, feed: Callable[[bytes], bytes], send: Send, watch: Watch, clock: Callable[[], float]
+    exchange: Exchange, reader: Reader, reply: Reply, feed: Callable[[bytes], bytes], send: Send, watch: Watch
 ) -> Failure | None:
     """Forward events as they come until the reply ends; return what went wrong."""
+    clock = exchange.clock
     try:
         while data := await reply.read():
             if out := feed(data):
+                if reader.ended:
+                    exchange.whole(reader.usage, reader.speculation)
                 watch.sending_since = clock()
                 await send({"type": "http.response.body", "body": out, "more_body": True})
                 watch.sending_since = 0.0
@@ -213,21 +217,27 @@ async def _copy_body(exchange: Exchange, stream: Stream, send: Send, watch: Watc
                 kept.append(data)
                 size += len(data)
             last = reply.complete and not reply.pending
+            if last:
+                _book_body(exchange, reply, kept)
             watch.sending_since = exchange.clock()
             await send({"type": "http.response.body", "body": data, "more_body": not last})
             watch.sending_since = 0.0
             if last:
-                break
+                return
     except (Broken, Silent) as error:
         silent = isinstance(error, Silent)
         cut = UpstreamTimeout(str(error), code="stalled") if silent else BadGateway(str(error), code="truncated")
         exchange.fail(cut, "stalled" if silent else "truncated")
         if line is not None:
             line.abort()
-        return
-    told = usage.read(b"".join(kept)) if exchange.call is not None else usage.Told()
-    exchange.usage, exchange.speculation = told.usage, told.speculation
-    exchange.outcome = "ok" if reply.status < 400 else "engine_error"
+
+
+def _book_body(exchange: Exchange, reply: Reply, parts: list[bytes]) -> None:
+    told = usage.read(b"".join(parts)) if exchange.call is not None else usage.Told()
+    if reply.status < 400:
+        exchange.whole(told.usage, told.speculation)
+    else:
+        exchange.usage, exchange.speculation, exchange.outcome = told.usage, told.speculation, "engine_error"
 
 
 _READ_UP_TO = 8 * 1024 * 1024  # of a reply, for its usage: it stands at the end

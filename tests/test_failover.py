@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
-from fakes import CHAT_EVENTS, DONE, ROLE, SILENCE, SSE_HEAD, chunk, refusal, reply, scripted, sse
+import pytest
+from fakes import CHAT_EVENTS, DONE, ROLE, SILENCE, SSE_HEAD, chunk, post, refusal, reply, scripted, sse, visitor
 from harness import KEY, config_for, serving
 
 HEADERS = {"authorization": f"Bearer {KEY}"}
@@ -116,3 +117,21 @@ async def test_half_a_json_answer_is_not_waited_for_till_the_end() -> None:
 
     assert answer.status_code == 200
     assert answer.headers["x-draftlane-pool"] == "plain"
+
+
+@pytest.mark.parametrize(("stream", "end"), [(True, b"data: [DONE]"), (False, b'"finish_reason": "stop"')])
+async def test_the_books_have_a_whole_answer_before_its_client_has(*, stream: bool, end: bytes) -> None:
+    """When a client holds the end of an answer, streamed or not, the call is booked: kill -9 then loses nothing."""
+    script = sse(*CHAT_EVENTS, DONE) if stream else [ANSWER]
+    async with (
+        scripted(script) as engine,
+        serving(config_for({"plain": [engine.url]})) as gateway,
+        visitor(gateway.port) as client,
+    ):
+        await client.send(post({**CHAT, "stream": stream}))
+        seen = b""
+        while end not in seen:
+            seen += await client.reader.read(65536)
+        booked = len(gateway.finished)
+
+    assert booked == 1
