@@ -14,6 +14,7 @@ COMMANDS = {
     "engine": "gateway.engine.cli",
     "ledger": "gateway.ledger.cli",
     "doctor": "gateway.measure.doctor_cli",
+    "fleet": "gateway.measure.fleet",
 }
 
 
