@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import MutableMapping
 from typing import Any
 
 import httpx
 import pytest
-from fakes import CHAT_EVENTS, DONE, ROLE, SILENCE, SSE_HEAD, chunk, post, refusal, reply, scripted, sse, visitor
+from fakes import CHAT_EVENTS, DONE, ROLE, SILENCE, SSE_HEAD, chunk, refusal, reply, scripted, sse
 from harness import KEY, config_for, serving
+
+from gateway.app import Gateway
 
 HEADERS = {"authorization": f"Bearer {KEY}"}
 CHAT: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "Count."}], "temperature": 0}
@@ -121,17 +126,26 @@ async def test_half_a_json_answer_is_not_waited_for_till_the_end() -> None:
 
 @pytest.mark.parametrize(("stream", "end"), [(True, b"data: [DONE]"), (False, b'"finish_reason": "stop"')])
 async def test_the_books_have_a_whole_answer_before_its_client_has(*, stream: bool, end: bytes) -> None:
-    """When a client holds the end of an answer, streamed or not, the call is booked: kill -9 then loses nothing."""
-    script = sse(*CHAT_EVENTS, DONE) if stream else [ANSWER]
-    async with (
-        scripted(script) as engine,
-        serving(config_for({"plain": [engine.url]})) as gateway,
-        visitor(gateway.port) as client,
-    ):
-        await client.send(post({**CHAT, "stream": stream}))
-        seen = b""
-        while end not in seen:
-            seen += await client.reader.read(65536)
-        booked = len(gateway.finished)
+    """The end of an answer, streamed or not, is sent when the call is booked: kill -9 then loses nothing."""
+    happened: list[str] = []
+    body = json.dumps({**CHAT, "stream": stream}).encode()
 
-    assert booked == 1
+    async def receive() -> dict[str, Any]:
+        if "asked" in happened:
+            await asyncio.Event().wait()
+        happened.append("asked")
+        return {"type": "http.request", "body": body}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if end in message.get("body", b""):
+            happened.append("told")
+
+    async with scripted(sse(*CHAT_EVENTS, DONE) if stream else [ANSWER]) as engine:
+        gateway = Gateway(config_for({"plain": [engine.url]}))
+        gateway.api.add_sink(lambda _: happened.append("booked"))
+        headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+        scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": headers}
+        await gateway.api(scope, receive, send)
+        gateway.pipeline.live.pools.close()
+
+    assert happened == ["asked", "booked", "told"]
