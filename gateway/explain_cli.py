@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         print("draftlane explain: give either a PROMPT or --body FILE", file=sys.stderr)
         return 2
     try:
-        config = load(args.config) if args.url is None or args.model is None else None
+        config = load(args.config) if args.url is None or (args.body is None and args.model is None) else None
         body = _body(args, config)
         found = _ask(args, body) if args.url else explain(_idle_gateway(config), body, tenant=args.tenant)  # type: ignore[arg-type]
     except ConfigError as error:
@@ -77,28 +77,31 @@ def _ask(args: argparse.Namespace, body: bytes) -> dict[str, Any]:
         args.url.rstrip("/") + "/draftlane/explain",
         content=body,
         params={"tenant": args.tenant} if args.tenant else None,
-        headers={"authorization": f"Bearer {key}"},
+        headers={"authorization": f"Bearer {key}"} if key else None,
     )
-    found: dict[str, Any] = answer.json()
-    if answer.status_code != 200:
-        raise OSError(found["error"]["message"])
+    try:
+        found: dict[str, Any] = answer.json()
+        refusal = "" if answer.status_code == 200 else found["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        raise OSError(f"{args.url} does not answer as a gateway does (status {answer.status_code})") from None
+    if refusal:
+        raise OSError(refusal)
     return found
 
 
 def _in_words(found: dict[str, Any]) -> str:
+    if "error" in found:
+        return f"refused     {found['error']['status']}: {found['error']['message']}"
     score = found["score"]
     predicted = f"predicts {score['acceptance_length']:.2f} tokens per step (± {score['spread']:.2f} in log)"
-    lines = [f"score       {score['value']:.3f}   {predicted}"]
-    if "error" in found:
-        lines.append(f"refused     {found['error']['status']}: {found['error']['message']}")
-    else:
-        lines += [
-            f"pool        {found['pool']}   because: {found['reason']}; {found['detail']}",
-            f"curve       {found['expected_acceptance_length']:.2f} tokens per step; break-even {found['break_even']:.2f}",
-            f"threshold   {found['threshold']:.3f}",
-        ]
-        for option in found["options"]:
-            note = option["unfit"] or f"{option['time_seconds']:.2f} s, ${option['cost_usd']:.6f}"
-            lines.append(f"option      {option['pool']}: {note}")
+    lines = [
+        f"score       {score['value']:.3f}   {predicted}",
+        f"pool        {found['pool']}   because: {found['reason']}; {found['detail']}",
+        f"curve       {found['expected_acceptance_length']:.2f} tokens per step; break-even {found['break_even']:.2f}",
+        f"threshold   {found['threshold']:.3f}",
+    ]
+    for option in found["options"]:
+        note = option["unfit"] or f"{option['time_seconds']:.2f} s, ${option['cost_usd']:.6f}"
+        lines.append(f"option      {option['pool']}: {note}")
     lines += [f"feature     {part['effect']:+.3f}  {part['name']}" for part in found["features"]]
     return "\n".join(lines)
