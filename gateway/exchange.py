@@ -266,7 +266,7 @@ class Exchange:
             observation.Evidence(
                 usage=self.usage,
                 speculation=self.speculation,
-                token_events=reader.events - reader.silent_first if reader else 0,
+                token_events=self._token_events(),
                 streamed=reader is not None,
                 decode_seconds=decode,
                 step_seconds_expected=stream.pool.configured_step(stream.running) * stream.pool.load_factor,
@@ -276,6 +276,14 @@ class Exchange:
                 lagging=stream.reply.paused,
             )
         )
+
+    def _token_events(self) -> int:
+        """Count the steps that events showed; without speculation a silent last token was a step of its own."""
+        reader, stream = self.reader, self.stream
+        if reader is None or stream is None:
+            return 0
+        unseen = reader.silent_last and not stream.pool.config.speculative
+        return reader.events - reader.silent_first + unseen
 
     def _estimated_tokens(self) -> int:
         """Count tokens by events where the engine has not: a broken-off stream used its slot all the same."""

@@ -49,6 +49,7 @@ class Reader:
         failed: the engine's own error event has passed, so the client knows; no end mark follows it.
         finished: a finish reason has passed, so the answer is complete even if the end mark is missing.
         silent_first: the first event carried only the role, no token.
+        silent_last: the last token, the end of the sequence, had no event of its own.
         swallowed: tool-call or reasoning deltas passed, whose parsers merge or hide events.
     """
 
@@ -64,6 +65,7 @@ class Reader:
         "failed",
         "finished",
         "silent_first",
+        "silent_last",
         "speculation",
         "swallowed",
         "usage",
@@ -80,6 +82,7 @@ class Reader:
         self.failed = False
         self.finished = False
         self.silent_first = False
+        self.silent_last = False
         self.swallowed = False
         self.usage: usage.Usage | None = None
         self.speculation: usage.Speculation | None = None
@@ -164,6 +167,7 @@ class Reader:
                 told = usage.read(found.group(1), self.usage)
                 self.usage = told.usage or self.usage
                 self.speculation = told.speculation or self.speculation
+                self.silent_last = self.silent_last or told.silent_last
                 if told.only_usage:
                     self.events -= not self._mark
                     if self._strip:

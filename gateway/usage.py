@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -46,6 +47,7 @@ class _Metrics(msgspec.Struct):
 class _Inner(msgspec.Struct):
     usage: _Counts | None = None
     metrics: _Metrics | None = None
+    incomplete_details: Any = None
 
 
 class _Message(msgspec.Struct):
@@ -56,6 +58,7 @@ class _Message(msgspec.Struct):
     metrics: _Metrics | None = None
     response: _Inner | None = None  # responses: response.completed
     message: _Inner | None = None  # messages: message_start
+    delta: Any = None  # messages: message_delta has the reason for the end
 
 
 _decode = msgspec.json.Decoder(_Message).decode
@@ -63,11 +66,16 @@ _decode = msgspec.json.Decoder(_Message).decode
 
 @dataclass(slots=True)
 class Told:
-    """What one body or event told; `only_usage` marks the extra event that `include_usage` adds."""
+    """What one body or event told; `only_usage` marks the extra event that `include_usage` adds.
+
+    `silent_last` says that an event of a typed stream has told its end by an end-of-sequence token: that one is counted, but
+    has no text and so no event.
+    """
 
     usage: Usage | None = None
     speculation: Speculation | None = None
     only_usage: bool = False
+    silent_last: bool = False
 
 
 def read(data: bytes, before: Usage | None = None) -> Told:
@@ -86,6 +94,9 @@ def read(data: bytes, before: Usage | None = None) -> Told:
             _first(counts.completion_tokens, counts.output_tokens, before.completion_tokens if before else 0),
         )
         told.only_usage = message.choices == []
+        told.silent_last = (message.response is not None and message.response.incomplete_details is None) or (
+            isinstance(message.delta, dict) and message.delta.get("stop_reason") == "end_turn"
+        )
     if metrics is not None and metrics.speculative_decoding is not None:
         spec = metrics.speculative_decoding
         told.speculation = Speculation(spec.num_spec_steps, spec.num_draft_tokens, spec.num_accepted_draft_tokens)

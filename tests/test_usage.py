@@ -28,7 +28,10 @@ def told(value: Any, before: Usage | None = None) -> Told:
         {"object": "text_completion", "choices": [{"text": "x"}], "usage": OPENAI | {"prompt_tokens_details": None}},
         {"object": "response", "output": [], "usage": TYPED | {"input_tokens_details": {"cached_tokens": 0}}},
         {"type": "message", "content": [], "usage": TYPED | {"cache_read_input_tokens": 0}},
-        {"type": "response.completed", "response": {"usage": TYPED}},
+        {
+            "type": "response.completed",
+            "response": {"usage": TYPED, "incomplete_details": {"reason": "max_output_tokens"}},
+        },
         {"type": "message_start", "message": {"usage": TYPED}},
         {"usage": {"prompt_tokens": 9, "completion_tokens": 6, "future": [1]}},
     ],
@@ -36,6 +39,17 @@ def told(value: Any, before: Usage | None = None) -> Told:
 def test_every_endpoint_s_usage_is_read(body: dict[str, Any]) -> None:
     """Prompt and completion tokens are found wherever an endpoint puts them, under either pair of names."""
     assert told(body) == Told(usage=Usage(9, 6))
+
+
+def test_a_typed_stream_tells_whether_its_last_token_was_silent() -> None:
+    """Where the model ended its answer itself, the token for that is counted and has no event; at a limit there is none."""
+    limit = {"usage": TYPED, "incomplete_details": {"reason": "max_output_tokens"}}
+
+    assert told({"type": "response.completed", "response": {"usage": TYPED, "incomplete_details": None}}).silent_last
+    assert told({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": TYPED}).silent_last
+    assert not told({"type": "response.completed", "response": limit}).silent_last
+    assert not told({"type": "message_delta", "delta": {"stop_reason": "max_tokens"}, "usage": TYPED}).silent_last
+    assert not told({"choices": [], "usage": OPENAI}).silent_last
 
 
 def test_only_the_extra_event_is_only_usage() -> None:
