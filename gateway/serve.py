@@ -46,12 +46,10 @@ def run(args: argparse.Namespace) -> int:
         for problem in error.problems:
             print(f"{args.config}: {problem}", file=sys.stderr)
         return 1
-    if args.port is not None:
-        config = config.model_copy(update={"server": config.server.model_copy(update={"port": args.port})})
     for warning in config.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     try:
-        sockets = _listen(config)
+        sockets = _listen(config, args.port)
     except OSError as error:
         print(f"server.host, server.port: cannot listen there: {error}", file=sys.stderr)
         return 1
@@ -95,14 +93,14 @@ def work(index: int, sockets: list[socket.socket], start: Start) -> int:
     return 0 if server.started else 1
 
 
-def _listen(config: Config) -> list[socket.socket]:
-    """Open the listeners: of clients, and of operators where they have their own.
+def _listen(config: Config, port: int | None) -> list[socket.socket]:
+    """Open the listeners: of clients, on another port if one is given, and of operators where they have their own.
 
     Raises:
         OSError: an address is taken or not ours.
     """
     server = config.server
-    ports = [server.port] if server.admin_port is None else [server.port, server.admin_port]
+    ports = [server.port if port is None else port, *([] if server.admin_port is None else [server.admin_port])]
     family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
     return [socket.create_server((server.host, port), family=family, backlog=BACKLOG) for port in ports]
 
