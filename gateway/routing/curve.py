@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, sqrt
+from math import exp, log, sqrt
+from typing import NamedTuple
 
 from gateway.routing.evidence import CALL_DEVIATION, Clock, Evidence
 from gateway.routing.prior import BINS, BUCKETS, prior
@@ -20,6 +21,7 @@ LEVEL_DEVIATION = 0.4  # of a draft's log level about the prior, before anything
 LEVEL_CALLS = 0.25  # calls after which the level is known as well as before by guessing
 OUTDATED = 0.15  # log standard deviation that a bin regains while nothing is seen of it
 CHANCE = 2.0  # standard errors that are still chance
+OWN_CALLS = 2.0  # calls of one kind that say as much about its drift as all the others do
 FEWEST_CALLS = 0.7  # one long call, or two short ones, may say that something drifts
 SPREAD_OF_RATIO = 1.2 * CALL_DEVIATION  # a ratio of sums scatters a little more than a mean of logs
 LOWER = 1.64  # standard deviations below the mean: 95 % one-sided
@@ -95,7 +97,8 @@ class Curve:
     """What is known of one pool revision as a whole."""
 
     __slots__ = (
-        "_drift", "_drift_at", "_fast", "_n0", "_slow", "drafter", "drift", "level", "tables", "unknown", "window"
+        "_drift", "_drift_at", "_fast", "_n0", "_slow", "drafter", "drift", "level", "memory", "tables", "unknown",
+        "window",
     )  # fmt: skip
 
     def __init__(
@@ -108,6 +111,7 @@ class Curve:
         )
         self.level = Evidence()  # all bins of all buckets together; `model` is what the prior expected
         self.drift = Evidence()  # fast; `model` is what bins and templates expected
+        self.memory = Evidence()  # the same calls on the slow clock, undamped
         self.unknown = LEVEL_DEVIATION**2  # log variance of the level
         self._slow, self._fast, self._n0 = slow, fast, n0
         self._drift = 1.0
@@ -133,6 +137,7 @@ class Curve:
     def learn_drift(self, grid: int, sums: Sequence[float]) -> None:
         """Add fast evidence."""
         self.drift.add(grid, sums)
+        self.memory.add(*self._slow.convert(grid * self._fast.half_life, sums))
         self._drift_at = float("-inf")
 
     def table(self, heat: int, now: float, *, refresh: float = 1.0) -> Table:
@@ -146,7 +151,8 @@ class Curve:
         """Return by what m − 1 of every expectation has to be multiplied: 1 while the difference may be chance."""
         if not 0.0 <= now - self._drift_at < refresh:
             worth = self._fast.worth(self.drift.grid, now)
-            self._drift = drift_of(self.drift, worth)
+            remembered = self.memory.calls * self._slow.worth(self.memory.grid, now)
+            self._drift = drift_of(self.drift, worth, remembered=remembered).sure
             self._drift_at = now
         return self._drift
 
@@ -177,23 +183,51 @@ class Curve:
         table.built = now
 
 
-def drift_of(recent: Evidence, worth: float, *, prior_calls: float = 2.0) -> float:
-    """Return the factor on m − 1 between what calls recently brought and what was expected; 1.0 if chance explains it.
+class Drift(NamedTuple):
+    """By what m − 1 of expectations must be multiplied: as `seen`, as far as chance does not explain it, in `calls` calls."""
 
-    The factor is damped by `prior_calls` calls that are supposed to have brought what was expected, and grows out of 1
-    without a jump where the difference leaves what chance explains.
+    seen: float
+    sure: float
+    calls: float
+
+
+NO_DRIFT = Drift(1.0, 1.0, 0.0)
+
+
+def drift_of(recent: Evidence, worth: float, *, remembered: float, prior_calls: float = 2.0) -> Drift:
+    """Return how what calls recently brought compares with what was expected of them.
+
+    `sure` is 1 where chance explains the difference and grows out of it without a jump. It is damped by `prior_calls` calls
+    that are supposed to have brought what was expected, and by the share of the recent calls in all that are `remembered`:
+    what has only just begun to learn follows by itself.
     """
     calls = recent.calls * worth
-    if calls < FEWEST_CALLS or recent.model <= 0.0 or recent.tokens <= 0.0:
-        return 1.0
+    if calls < FEWEST_CALLS or calls >= remembered or recent.model <= 0.0 or recent.tokens <= 0.0:
+        return NO_DRIFT
+    floor = 0.05 * recent.weight  # acceptance near nothing at all would make the factor of little numbers wild
+    seen = max(floor, recent.tokens - recent.weight) / max(floor, recent.model - recent.weight)
     difference = abs(recent.tokens / recent.model - 1.0)
     chance = CHANCE * SPREAD_OF_RATIO / sqrt(calls)
     if difference <= chance:
-        return 1.0
-    floor = 0.05 * recent.weight  # acceptance near nothing at all would make the factor of little numbers wild
-    gained, hoped = max(floor, recent.tokens - recent.weight), max(floor, recent.model - recent.weight)
-    strength = calls / (calls + prior_calls) * (1.0 - (chance / difference) ** 4)
-    return float((gained / hoped) ** strength)
+        return Drift(seen, 1.0, calls)
+    strength = calls / (calls + prior_calls) * (1.0 - calls / remembered) ** 2 * (1.0 - (chance / difference) ** 4)
+    return Drift(seen, float(seen**strength), calls)
+
+
+def blended(common: float, own: Drift) -> float:
+    """Return the factor for calls of a kind whose own recent calls are `own`, where all calls together say `common`.
+
+    A kind whose own calls show less of a drift than the others' is spared accordingly; one whose own calls surely drift more,
+    or the other way, goes its own way.
+    """
+    if common == 1.0 or own.calls == 0.0:
+        return own.sure if own.sure != 1.0 else common
+    shared = log(common)
+    mine = min(max(log(own.seen), min(0.0, shared)), max(0.0, shared))
+    share = own.calls / (own.calls + OWN_CALLS)
+    factor = shared + share * (mine - shared)
+    sure = log(own.sure)
+    return exp(sure if abs(sure) > abs(factor) else factor)
 
 
 def corrected(length: float, factor: float, ceiling: float) -> float:

@@ -11,11 +11,11 @@ from math import exp, sqrt
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from gateway.routing import sharing
-from gateway.routing.curve import LEVEL_DEVIATION, Curve, Point, corrected, lower_bound
+from gateway.routing.curve import LEVEL_DEVIATION, Curve, Point, blended, corrected, lower_bound
 from gateway.routing.economics import NEVER
 from gateway.routing.evidence import Clock, Sums, lesson
 from gateway.routing.prior import BINS, axis, bucket
-from gateway.routing.templates import Templates
+from gateway.routing.templates import Key, Templates
 from gateway.routing.view import Settings
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class Curves:
         mean, variance, samples = table.at(place)
         key = (tenant, model, template)
         residual = self._templates.residual(key, pool.revision, mean, now, level_variance=curve.unknown)
-        drift = curve.drift_factor(now) if residual.drift is None else residual.drift
+        drift = blended(curve.drift_factor(now), residual.drift)
         expected = corrected(max(1.0, mean * exp(residual.value)), drift, curve.ceiling)
         layer: Layer = "curve" if samples >= 1.0 else "prior"
         if template:
@@ -189,13 +189,8 @@ class Curves:
         curve.tables[heat].seen[index] = now
         self._tell_curve(curve, revision, heat, index, sums, now, damping=damping)
         self._tell_drift(curve, revision, sums, unadapted, now)
-        factor = corrected(unadapted, drift, curve.ceiling) / unadapted
-        entry, fresh = self._templates.learn(
-            self._templates.touch(key), revision, now, sums, unadapted=unadapted, factor=factor
-        )
-        grid, scale = self._slow.place(now)
-        self._outbox.add(
-            ("templates", *key, revision, entry.generation, grid * self._slow.half_life), scaled(fresh or sums, scale)
+        self._tell_template(
+            key, revision, sums, now, unadapted=unadapted, drifted=corrected(unadapted, drift, curve.ceiling)
         )
 
     def saw(self, *, tenant: str, model: str, template: str, now: float) -> None:
@@ -219,6 +214,14 @@ class Curves:
         fast = scaled((weight, tokens, weight * unadapted, calls), scale)
         curve.learn_drift(grid, fast)
         self._outbox.add(("drift", revision, curve.window, curve.drafter, grid * self._fast.half_life), fast)
+
+    def _tell_template(
+        self, key: Key, revision: str, sums: Sums, now: float, *, unadapted: float, drifted: float
+    ) -> None:
+        entry, fresh = self._templates.learn(key, revision, now, sums, unadapted=unadapted, factor=drifted / unadapted)
+        grid, scale = self._slow.place(now)
+        at = grid * self._slow.half_life
+        self._outbox.add(("templates", *key, revision, entry.generation, at), scaled(fresh or sums, scale))
 
     def points(self, pool: PoolView, temperature: float | None, now: float) -> tuple[Point, ...]:
         """Return the ten bins of a pool's curve, for people and dashboards; drift included."""

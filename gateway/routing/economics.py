@@ -54,7 +54,7 @@ def step_with_one_more(pool: PoolView) -> float:
     if growth <= 0.0 or pool.live_replicas <= 0:
         return pool.step_seconds
     before = max(0.0, pool.running / pool.live_replicas - 1.0)
-    after = max(0.0, min(pool.running + 1, pool.slots) / pool.live_replicas - 1.0)
+    after = max(before, min(pool.running + 1, pool.slots) / pool.live_replicas - 1.0)
     return pool.step_seconds * (1.0 + growth * after) / (1.0 + growth * before)
 
 

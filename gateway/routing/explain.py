@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from gateway.routing.thresholds import Thresholds
     from gateway.routing.view import Ask, PoolView
 
+_SCORE = ("value", "acceptance_length", "spread", "ngram_acceptance_length", "output_tokens")
+_OPTION = ("pool", "time_seconds", "cost_usd", "acceptance_length", "unfit")
+
 
 def explain(
     ask: Ask,
@@ -28,19 +31,12 @@ def explain(
     Raises what `plan` raises.
     """
     found = plan(ask, pools, curves, now=now, chance=_incurious, published=published)
-    score = ask.score
     return {
         "model": ask.model,
         "tenant": ask.tenant,
         "needs": sorted(ask.needs.features),
         "template": ask.template,
-        "score": {
-            "value": score.value,
-            "acceptance_length": score.acceptance_length,
-            "spread": score.spread,
-            "ngram_acceptance_length": score.ngram_acceptance_length,
-            "output_tokens": score.output_tokens,
-        },
+        "score": {name: getattr(ask.score, name) for name in _SCORE},
         "features": [{"name": part.name, "value": part.value, "effect": part.effect} for part in contributions],
         "pool": found.pools[0],
         "order": list(found.pools),
@@ -51,16 +47,7 @@ def explain(
         "expected_acceptance_length": found.expected,
         "output_tokens": found.output_tokens,
         "shadow": found.shadow,
-        "options": [
-            {
-                "pool": option.pool,
-                "time_seconds": option.time_seconds,
-                "cost_usd": option.cost_usd,
-                "acceptance_length": option.acceptance_length,
-                "unfit": option.unfit,
-            }
-            for option in found.options
-        ],
+        "options": [{name: getattr(option, name) for name in _OPTION} for option in found.options],
         "beliefs": [_belief(pool, ask, curves, now) for pool in pools if pool.speculative],
     }
 

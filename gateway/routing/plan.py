@@ -85,26 +85,11 @@ def plan(
     fits = _fitting(ask, pools)
     tokens = _output_tokens(ask)
     found = bids(ask, fits, curves, tokens=tokens, now=now, published=published)
-    up = [bid for bid in found if bid.up]
-    if not up:
+    if not (up := [bid for bid in found if bid.up]):
         raise Unavailable(_nobody(ask, found), code="no_replica", retry_after=1.0)
     winner = _best(up)
-    reason = _why(winner, found, pools)
-    shadow, explored, propensity = None, False, 1.0
-    wanted = ask.route if ask.route in ("speculative", "baseline") else ask.policy
-    if wanted in ("speculative", "baseline"):
-        chosen, reason = _forced(wanted, winner, up, ask, reason)
-    elif wanted == "shadow":
-        shadow = winner.pool.name
-        chosen = _best([bid for bid in up if not bid.pool.speculative] or up)
-        reason = "shadow"
-    else:
-        if ask.explore:
-            chosen, propensity = curious(winner, up, curves.settings, tokens=tokens, chance=chance)
-        else:
-            chosen = winner
-        explored = chosen is not winner
-        reason = "explore" if explored else reason
+    why = _why(winner, found, pools)
+    chosen, reason, propensity = _applied(ask, winner, up, why, curves.settings, tokens=tokens, chance=chance)
     order = [chosen, *sorted([bid for bid in up if bid is not chosen], key=_objective)]
     seen = _considered(found, winner)
     return Plan(
@@ -116,8 +101,8 @@ def plan(
         break_even=seen.needed if seen else NEVER,
         expected=seen.length if seen else 1.0,
         propensity=propensity,
-        explored=explored,
-        shadow=shadow,
+        explored=reason == "explore",
+        shadow=winner.pool.name if reason == "shadow" else None,
         options=_options(ask, pools, found),
         output_tokens=tokens,
     )
@@ -186,12 +171,29 @@ def _why(winner: Bid, found: Sequence[Bid], pools: Sequence[PoolView]) -> Reason
     return "predictable" if speculative else "unpredictable"
 
 
-def _forced(wanted: str, winner: Bid, up: Sequence[Bid], ask: Ask, reason: Reason) -> tuple[Bid, Reason]:
-    """Return the best pool of the wanted kind; the reason stays that of the winner when there is none."""
-    kind = [bid for bid in up if bid.pool.speculative == (wanted == "speculative")]
-    if not kind:
-        return winner, reason if reason in ("constraint", "guard", "only_pool") else "pool_down"
-    return min(kind, key=_objective), "header" if ask.route == wanted else "policy"
+def _applied(
+    ask: Ask,
+    winner: Bid,
+    up: Sequence[Bid],
+    reason: Reason,
+    dials: Settings,
+    *,
+    tokens: float,
+    chance: Callable[[], float],
+) -> tuple[Bid, Reason, float]:
+    """Return what policy or curiosity makes of the winner: the bid chosen, the reason, the probability of that choice."""
+    wanted = ask.route if ask.route in ("speculative", "baseline") else ask.policy
+    if wanted == "shadow":
+        return _best([bid for bid in up if not bid.pool.speculative] or up), "shadow", 1.0
+    if wanted != "auto":
+        kind = [bid for bid in up if bid.pool.speculative == (wanted == "speculative")]
+        if kind:
+            return min(kind, key=_objective), "header" if ask.route == wanted else "policy", 1.0
+        return winner, reason if reason in ("constraint", "guard", "only_pool") else "pool_down", 1.0
+    if not ask.explore:
+        return winner, reason, 1.0
+    chosen, propensity = curious(winner, up, dials, tokens=tokens, chance=chance)
+    return chosen, reason if chosen is winner else "explore", propensity
 
 
 def _considered(found: Sequence[Bid], winner: Bid) -> Bid | None:

@@ -1,9 +1,11 @@
 """Templates: calls that share a system prompt and tools behave alike, so each keeps its own residual over the curve.
 
 A bounded table, least recently used out first. A template's residual is shrunk towards none by its evidence. Beside the slow
-sums it keeps fast ones, which this process alone knows. When they contradict the slow ones by more than three standard errors,
-and the drift of the whole curve does not explain it, the template has changed: the fast sums take the place of the slow ones
-under the next *generation*, and whoever merges forgets older generations too.
+sums it keeps fast ones, which this process alone knows. When they contradict the slow ones by more than three standard
+errors, and the drift of the whole curve does not explain it, the template has changed: the fast sums take the place of the
+slow ones under the next *generation*, and whoever merges forgets older generations too.
+
+Calls without a template share one entry per tenant, which knows how they drift but has no residual: the curve is their mean.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Sequence
 from math import exp, log, sqrt
 from typing import NamedTuple
 
-from gateway.routing.curve import SPREAD_OF_RATIO, drift_of
+from gateway.routing.curve import NO_DRIFT, SPREAD_OF_RATIO, Drift, drift_of
 from gateway.routing.evidence import CALL_DEVIATION, Clock, Evidence, Sums
 
 Key = tuple[str, str, str]  # tenant, model, fingerprint
@@ -25,21 +27,20 @@ SLOPE_CALLS = 5.0  # calls after which half of that correction applies
 CONTRADICTION = 3.0  # standard errors between fast and slow at which a template has changed
 FEWEST_CALLS = 0.9  # fast evidence that may contradict: two calls of usual length
 BORROWED = 0.5  # of a residual known from another revision: rankings under two drafts correlate at about 0.55
-UNTEMPLATED_PRIOR = 5.0  # calls without a template are a mixed crowd: the curve weighs so many times more against them
 MAX_REVISIONS = 4  # of one template; the one that learned longest ago goes
 
 
 class Residual(NamedTuple):  # a third of a frozen dataclass's cost, on the path of every call
     """What a template adds to the curve: log residual, its variance, calls and samples behind it.
 
-    `drift` is the template's own factor on m − 1 where recent calls say so, else None: that of the curve applies.
+    `drift` is how its own recent calls compare with that.
     """
 
     value: float
     variance: float
     calls: float = 0.0
     samples: float = 0.0
-    drift: float | None = None
+    drift: Drift = NO_DRIFT
 
 
 class Entry:
@@ -86,7 +87,7 @@ class Template:
 
 
 class Templates:
-    """The bounded table. Fingerprint "" stands for all calls of a tenant without a template."""
+    """The bounded table. The fingerprint "" stands for all calls of a tenant without a template."""
 
     def __init__(self, *, limit: int, slow: Clock, fast: Clock, curve_samples: float) -> None:
         self._limit = limit
@@ -122,40 +123,43 @@ class Templates:
         template = self._table.get(key)
         prior_variance = TEMPLATE_DEVIATION**2 + level_variance
         entry = None if template is None else template.by_revision.get(revision)
-        if template is None or (entry is None and not key[2]):
+        if template is None:
             return Residual(0.0, prior_variance)
-        start = self._borrowed(template, revision, now) if len(template.by_revision) > (entry is not None) else 0.0
+        others = len(template.by_revision) > (entry is not None)
+        start = self._borrowed(template, revision, now) if others and key[2] else 0.0
         if entry is None:
             return Residual(start, prior_variance)
         slow = entry.slow
         worth = self._slow.worth(slow.grid, now)
         calls = slow.calls * worth
-        shrink = self._curve_samples * curve * (1.0 if key[2] else UNTEMPLATED_PRIOR)
+        own = drift_of(entry.fast, self._fast.worth(entry.fast.grid, now), remembered=calls, prior_calls=1.0)
+        if not key[2]:  # a mixed crowd, and the curve is its mean
+            return Residual(0.0, prior_variance, drift=own)
+        shrink = self._curve_samples * curve
         value = log((slow.tokens * worth + shrink * exp(start)) / (slow.model * worth + shrink))
-        if key[2] and slow.weight > 0.0:
+        if slow.weight > 0.0:
             usual = slow.model / slow.weight
             value += (1.0 - SLOPE) * calls / (calls + SLOPE_CALLS) * log(usual / curve)
-        own = drift_of(entry.fast, self._fast.worth(entry.fast.grid, now), prior_calls=1.0)
         faded = TEMPLATE_DEVIATION**2 * (1.0 - exp(min(0.0, entry.seen - now) / self._slow.half_life))
         variance = 1.0 / (1.0 / prior_variance + calls / CALL_DEVIATION**2) + faded
-        return Residual(value, variance, calls, slow.weight * worth, None if own == 1.0 else own)
+        return Residual(value, variance, calls, slow.weight * worth, own)
 
     def learn(
-        self, template: Template, revision: str, now: float, sums: Sums, *, unadapted: float, factor: float
+        self, key: Key, revision: str, now: float, sums: Sums, *, unadapted: float, factor: float
     ) -> tuple[Entry, Sums | None]:
         """Add what a call taught to both clocks of a template.
 
         `sums.model` counts what curve and drift expected; `unadapted` is what curve and residual expected of the call
         without drift, and `factor` what drift makes of that. Returns the entry, and its sums if it began a generation.
         """
-        entry = template.entry(revision)
+        entry = self.touch(key).entry(revision)
         weight, tokens, model, calls = sums
         grid, scale = self._slow.place(now)
         entry.slow.add(grid, (scale * weight, scale * tokens, scale * model, scale * calls))
         grid, scale = self._fast.place(now)
         entry.fast.add(grid, (scale * weight, scale * tokens, scale * weight * unadapted, scale * calls))
         entry.seen = now
-        if not self._changed(entry, now, factor):
+        if not key[2] or not self._changed(entry, now, factor):
             return entry, None
         return entry, self._begin_generation(entry, now, model / weight)
 

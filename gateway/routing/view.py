@@ -85,7 +85,7 @@ class Settings:
     """
 
     prior_samples: float = 20.0
-    template_samples: float = 20.0
+    template_samples: float = 8.0
     max_templates: int = 20_000
     half_life_seconds: float = 21600.0
     fast_half_life_seconds: float = 120.0
