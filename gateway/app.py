@@ -145,9 +145,10 @@ class Gateway:
         """Return what a running process cannot change."""
         running = self.pipeline.live.config
         found = [
-            f"server.{name}: changing it needs a restart"
-            for name in ("host", "port", "workers", "admin_port", "cors_origins", "tls_cert", "tls_key", "log")
-            if getattr(config.server, name) != getattr(running.server, name)
+            f"{section}.{name}: changing it needs a restart"
+            for section, names in _FIXED.items()
+            for name in names
+            if getattr(getattr(config, section), name) != getattr(getattr(running, section), name)
         ]
         for index, pool in enumerate(config.pools):
             if pool.embedded is not None and len(self._embedded.get(pool.name, ())) != pool.embedded.replicas:
@@ -164,6 +165,7 @@ class Gateway:
         live.tenants.reload(config)
         self._quotas.keep(live.tenants.limits())
         live.upstream.apply(config.limits)
+        live.mirror.apply(config.limits)
         live.curves.settings = _settings(config)
         live.config = config
         self.metrics.reloaded(config)
@@ -250,6 +252,13 @@ def _build(config: Config, env: Mapping[str, str], metrics: Metrics, quotas: Quo
         clock=time.monotonic,
         chance=random.Random(seed).random,
     )
+
+
+# What the listener was made with.
+_FIXED = {
+    "server": ("host", "port", "workers", "admin_port", "cors_origins", "tls_cert", "tls_key", "log", "drain_seconds"),
+    "limits": ("max_header_bytes", "header_seconds"),
+}
 
 
 def _settings(config: Config) -> Settings:

@@ -40,6 +40,10 @@ class Mirror:
         self._chance = chance
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def apply(self, limits: Limits) -> None:
+        """Take over reloaded limits."""
+        self._limits = limits
+
     def add_sink(self, sink: Sink) -> None:
         """Let one more reader have each finished copy."""
         self._sinks.append(sink)
