@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gateway.routing.guards import GUARDS, Guards, Window
+from gateway.routing.guards import GUARDS, Guards, Verdict, Window
 from gateway.scrape import INTERVAL_SECONDS
 
 if TYPE_CHECKING:
@@ -109,16 +109,15 @@ class Steering:
             for pool in self._pools.of_model(model.name):
                 found = self._thresholds.published.get(pool.name)
                 if found is not None:
-                    self._metrics.balance(
-                        model.name, pool.name, threshold=found.threshold, break_even=found.break_even
-                    )
+                    self._metrics.balance(model.name, pool.name, threshold=found.threshold, break_even=found.break_even)
         for pool in self._pools:
             self._show_ages(pool, now)
-        if now >= self._window_ends:
+        window_ends = now >= self._window_ends
+        for pool in self._pools:
+            if pool.config.speculative:
+                self._guard(pool, now, self._close_window if window_ends else self._look)
+        if window_ends:
             self._window_ends = now + self._window_seconds
-            for pool in self._pools:
-                if pool.config.speculative:
-                    self._close_window(pool, now)
             self._sums.clear()
 
     def _show_ages(self, pool: Pool, now: float) -> None:
@@ -127,16 +126,25 @@ class Steering:
             if age is not None:
                 self._metrics.scraped(pool.name, index, age_seconds=age)
 
-    def _close_window(self, pool: Pool, now: float) -> None:
+    def _guard(self, pool: Pool, now: float, step: Callable[[Pool, float], Verdict]) -> None:
         if self._revisions.setdefault(pool.name, pool.config.revision) != pool.config.revision:
             self._revisions[pool.name] = pool.config.revision
             self.guards.forget(pool.name)
         before = pool.verdict
-        pool.verdict = after = self.guards.window(pool.name, self._facts(pool, now))
+        pool.verdict = after = step(pool, now)
         if after.guard != before.guard:
             _log.warning("pool %s: guard %s: %s", pool.name, after.guard or "none", after.reason or "released")
         for guard in GUARDS:
             self._metrics.guard(guard, pool.name, "active" if guard == after.guard else "clear")
+
+    def _close_window(self, pool: Pool, now: float) -> Verdict:
+        return self.guards.window(pool.name, self._facts(pool, now))
+
+    def _look(self, pool: Pool, now: float) -> Verdict:
+        view = pool.view(now)
+        return self.guards.moment(
+            pool.name, live_replicas=view.live_replicas, queued=view.queued, slots=max(view.slots, 1)
+        )
 
     def _facts(self, pool: Pool, now: float) -> Window:
         seen = self._sums.get(pool.name, _Sums())

@@ -13,6 +13,7 @@ from fakes import CHAT_EVENTS, DONE, ROLE, SILENCE, SSE_HEAD, chunk, refusal, re
 from harness import KEY, config_for, serving
 
 from gateway.app import Gateway
+from gateway.routing.guards import Guards, Window
 
 HEADERS = {"authorization": f"Bearer {KEY}"}
 CHAT: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "Count."}], "temperature": 0}
@@ -149,3 +150,23 @@ async def test_the_books_have_a_whole_answer_before_its_client_has(*, stream: bo
         gateway.pipeline.live.pools.close()
 
     assert happened == ["asked", "booked", "told"]
+
+
+def test_a_guard_on_dead_replicas_ends_with_their_return() -> None:
+    """A pool that was out for want of a live replica serves again at the next look, long before its window ends."""
+    guards = Guards()
+    dead = guards.window("spec", Window(live_replicas=0))
+    still = guards.moment("spec", live_replicas=0, queued=0, slots=1)
+    back = guards.moment("spec", live_replicas=1, queued=0, slots=4)
+    jammed = guards.moment("spec", live_replicas=1, queued=17, slots=4)
+    emptier = guards.moment("spec", live_replicas=1, queued=5, slots=4)
+    free = guards.moment("spec", live_replicas=1, queued=4, slots=4)
+
+    assert [found.guard for found in (dead, still, back, jammed, emptier, free)] == [
+        "replicas",
+        "replicas",
+        None,
+        "queue",
+        "queue",
+        None,
+    ]

@@ -8,6 +8,8 @@ takes the pool out of the choice, so that its calls go to baseline:
     stale              the engine's signals are older than three scrapes: prior
     replicas           no live replica: out
     queue              more waiting than four times the slots: out, until it is less than one time the slots
+
+The last two are facts of the moment and are followed from second to second (`now_is`): a pool that has recovered serves.
 """
 
 from __future__ import annotations
@@ -84,14 +86,22 @@ _BELOW = f"below break-even for {WINDOWS} windows in a row"
 def advance(state: State, window: Window) -> State:
     """Return the state after one more window."""
     state = replace(
-        state,
+        now_is(state, live_replicas=window.live_replicas, queued=window.queued, slots=window.slots),
         last=window,
         stale=window.signal_age is not None and window.signal_age > STALE_SCRAPES * window.scrape_seconds,
-        dead=window.live_replicas <= 0,
-        jammed=window.queued > (QUEUE_BACK if state.jammed else QUEUE_OUT) * max(1, window.slots),
         misread=_misread(state, window),
     )
     return _rung(state, window)
+
+
+def now_is(state: State, *, live_replicas: int, queued: int, slots: int) -> State:
+    """Return the state with the facts of this moment; no window has passed."""
+    return replace(
+        state,
+        last=replace(state.last, live_replicas=live_replicas, queued=queued, slots=slots),
+        dead=live_replicas <= 0,
+        jammed=queued > (QUEUE_BACK if state.jammed else QUEUE_OUT) * max(1, slots),
+    )
 
 
 def _misread(state: State, window: Window) -> int:
@@ -152,7 +162,15 @@ class Guards:
 
     def window(self, pool: str, window: Window) -> Verdict:
         """Take in one window of a pool and return its verdict."""
-        state = self._states[pool] = advance(self._states.get(pool, State()), window)
+        return self._judge(pool, advance(self._states.get(pool, State()), window))
+
+    def moment(self, pool: str, *, live_replicas: int, queued: int, slots: int) -> Verdict:
+        """Take in how a pool is at this moment and return its verdict."""
+        state = self._states.get(pool, State())
+        return self._judge(pool, now_is(state, live_replicas=live_replicas, queued=queued, slots=slots))
+
+    def _judge(self, pool: str, state: State) -> Verdict:
+        self._states[pool] = state
         found = self._verdicts[pool] = verdict(state)
         return found
 
