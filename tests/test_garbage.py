@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from fakes import (
     ANSWER,
     CHAT,
@@ -22,6 +23,7 @@ from fakes import (
     STREAM,
     USAGE,
     Script,
+    ScriptedEngine,
     chunk,
     post,
     refusal,
@@ -86,21 +88,35 @@ ENDINGS: dict[str, tuple[Script, bytes | Mapping[str, Any], float | None]] = {
 }
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served() -> AsyncIterator[tuple[Running, ScriptedEngine]]:
+    """Serve a gateway before one engine."""
+    async with (
+        scripted([reply(ANSWER)]) as engine,
+        serving(config_for({"base": [engine.url]}, limits=LIMITS)) as gateway,
+    ):
+        yield gateway, engine
+
+
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(("script", "body", "stay"), ENDINGS.values(), ids=ENDINGS)
-async def test_a_call_leaves_no_cycle(script: Script, body: bytes | Mapping[str, Any], stay: float | None) -> None:
+async def test_a_call_leaves_no_cycle(
+    served: tuple[Running, ScriptedEngine], script: Script, body: bytes | Mapping[str, Any], stay: float | None
+) -> None:
     """However calls end, none of the gateway's objects waits for a collection."""
-    async with scripted(script) as engine, serving(config_for({"base": [engine.url]}, limits=LIMITS)) as gateway:
-        (pool,) = gateway.gateway.pipeline.live.pools
-        await call(gateway, body, stay=stay)
-        await gateway.settled(1)
-        with uncollected() as found:
-            for count in range(2, CALLS + 2):
-                pool.replicas[0].breaker, pool.replicas[0].cool_until = Breaker(), 0.0
-                await call(gateway, body, stay=stay)
-                await gateway.settled(count)
-            await until(lambda: not gateway.gateway.api.running)
-            gateway.finished.clear()
-            await asyncio.sleep(0.01)
+    gateway, engine = served
+    (pool,) = gateway.gateway.pipeline.live.pools
+    engine.then(script)
+    await call(gateway, body, stay=stay)
+    await gateway.settled(1)
+    with uncollected() as found:
+        for count in range(2, CALLS + 2):
+            pool.replicas[0].breaker, pool.replicas[0].cool_until = Breaker(), 0.0
+            await call(gateway, body, stay=stay)
+            await gateway.settled(count)
+        await until(lambda: not gateway.gateway.api.running)
+        gateway.finished.clear()
+        await asyncio.sleep(0.01)
 
     assert found == {}
 

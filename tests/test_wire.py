@@ -134,7 +134,7 @@ def requests(draw: st.DrawFn) -> tuple[str, str, str]:
     return pen.blank() + pen.members(members) + pen.blank(), pen.text(draw(TEXT.filter(bool))), options
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(requests())
 def test_splicing_changes_only_the_spliced_values(request: tuple[str, str, str]) -> None:
     """Blanks, escapes, order, repeated names and unknown fields of any JSON object stay as they came, to the byte."""
@@ -154,6 +154,7 @@ def test_splicing_changes_only_the_spliced_values(request: tuple[str, str, str])
     assert told["stream_options"]["include_usage"] is True
 
 
+@settings(max_examples=40)
 @given(requests())
 def test_a_body_that_needs_no_change_is_the_same_object(request: tuple[str, str, str]) -> None:
     """An engine that serves the model under the client's name gets the very bytes when no usage must be asked for."""
@@ -529,7 +530,7 @@ def test_no_bytes_do_more_than_be_refused(body: bytes) -> None:
     assert isinstance(splice.field_names(body), frozenset)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.dictionaries(st.sampled_from(sorted(KNOWN)), JSON, max_size=8), st.sampled_from(sorted(PROMPTS)))
 def test_no_value_of_a_known_field_does_more_than_be_refused(fields: dict[str, Any], endpoint: Endpoint) -> None:
     """Any JSON in any field that is read gives a call that can be sent, or BadRequest that names a field."""
