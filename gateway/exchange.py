@@ -149,11 +149,11 @@ class Exchange:
             found.append((b"x-draftlane-pool", self.stream.pool.name.encode()))
         plan = self.plan
         if plan is not None:
-            found += (
-                (b"x-draftlane-score", b"%.3f" % plan.score),
-                (b"x-draftlane-threshold", b"%.3f" % plan.threshold),
-                (b"x-draftlane-reason", plan.reason.encode()),
-            )
+            if plan.score is not None:
+                found.append((b"x-draftlane-score", b"%.3f" % plan.score))
+            if plan.threshold is not None:
+                found.append((b"x-draftlane-threshold", b"%.3f" % plan.threshold))
+            found.append((b"x-draftlane-reason", plan.reason.encode()))
         return found
 
     def _finish(self, ended: float) -> Finished:
@@ -226,7 +226,7 @@ class Exchange:
     def _elsewhere(self, tokens: int, paid: float) -> dict[str, float]:
         """Return what the answer would have cost under each policy; nothing for a call that no engine answered."""
         stream, plan = self.stream, self.plan
-        if stream is None or plan is None or not tokens:
+        if stream is None or plan is None or plan.expected is None or not tokens:
             return {}
         terms: dict[str, Terms] = {}
         for pool in self.pools:
@@ -290,7 +290,7 @@ class Exchange:
         reader, stream = self.reader, self.stream
         if reader is None or stream is None:
             return 0
-        per_event = (self.plan.expected if self.plan else 1.0) if stream.pool.config.speculative else 1.0
+        per_event = ((self.plan and self.plan.expected) or 1.0) if stream.pool.config.speculative else 1.0
         return round(max(reader.events - reader.silent_first, 0) * per_event)
 
 

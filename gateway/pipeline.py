@@ -64,15 +64,17 @@ class Pipeline:
         exchange.tenant = tenant = live.tenants.identify(headers)  # 401
         body = await read_body()  # 400 408 413
         exchange.mark("body")
-        exchange.call = call = wire.parse(body, endpoint)  # 400
+        route = _route(headers, tenant)  # 400 403
+        scored = tenant.policy != "baseline" or route == "speculative"  # otherwise no score could change anything
+        exchange.call = call = wire.parse(body, endpoint, viewed="whole" if scored else "by size")  # 400
         exchange.mark("parse")
         exchange.admission = await _admit(live, exchange, tenant, call.model, _tokens(call))  # 404 429
         exchange.model = model = live.tenants.resolve(tenant, call.model).name
         exchange.pools = live.pools.of_model(model)
-        exchange.score = score = live.scorer.score(call.view)  # never raises
+        exchange.score = score = live.scorer.score(call.view) if scored else None  # never raises
         exchange.mark("score")
         place = live.conversations.find(tenant.name, model, call.conversation, time.time())
-        exchange.plan = plan = self.plan(tenant, model, call, score, _route(headers, tenant), place)  # 400 403 503
+        exchange.plan = plan = self.plan(tenant, model, call, score, route, place)  # 400 503
         exchange.mark("plan")
         out = Outgoing(
             method=b"POST",
@@ -124,13 +126,16 @@ class Pipeline:
         return exchange.stream
 
     def plan(
-        self, tenant: Tenant, model: str, call: Call, score: Score, route: str | None, place: Place | None = None
+        self, tenant: Tenant, model: str, call: Call, score: Score | None, route: str | None, place: Place | None = None
     ) -> Plan:
         """Decide where a call goes; a dry run asks the same way."""
         live = self.live
+        pools = live.pools.view(model, live.clock())
+        if score is None:
+            return routing.plain(model, _needs(call), pools)
         return routing.plan(
             self.ask(tenant, model, call, score, route, place),
-            live.pools.view(model, live.clock()),
+            pools,
             live.curves,
             now=time.time(),
             chance=live.chance,
@@ -148,7 +153,7 @@ class Pipeline:
             route=route,  # type: ignore[arg-type]
             cost_weight=tenant.cost_weight,
             explore=tenant.explore,
-            needs=Needs(call.features, call.view.prompt_tokens, call.max_tokens, call.temperature),
+            needs=_needs(call),
             score=score,
             template=call.view.template,
             affinity=affinity(place),
@@ -180,6 +185,10 @@ def _says_the_same(call: Call) -> bool:
     """Whether every engine of the model answers the call alike, and in a form that can be compared."""
     plain = call.stream and call.endpoint in ("chat", "completions") and not call.has_tools
     return plain and call.temperature == 0 and call.features.isdisjoint({"n", "logprobs"})
+
+
+def _needs(call: Call) -> Needs:
+    return Needs(call.features, call.view.prompt_tokens, call.max_tokens, call.temperature)
 
 
 def _tokens(call: Call) -> int:

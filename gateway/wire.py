@@ -111,8 +111,8 @@ class Call:
         return splice.rewrite(self.body, model=model, usage="ask" if self.adds_usage else "leave")
 
 
-def parse(body: bytes, endpoint: Endpoint) -> Call:
-    """Read a request body.
+def parse(body: bytes, endpoint: Endpoint, *, viewed: Literal["whole", "by size"] = "whole") -> Call:
+    """Read a request body; a call that will not be scored needs no view of its text, only an estimate of its size.
 
     Raises:
         BadRequest: not JSON, not UTF-8, nested too deeply, or a field of the wrong type; `param` names it.
@@ -131,10 +131,17 @@ def parse(body: bytes, endpoint: Endpoint) -> Call:
         features=_features(request, endpoint),
         temperature=None if request.temperature is None else float(min(max(request.temperature, 0), _HOTTEST)),
         max_tokens=_limit(request),
-        view=View.of(_fields(request), endpoint),
+        view=View.of(_fields(request), endpoint) if viewed == "whole" else _outline(body, endpoint),
         has_tools=bool(request.tools),
         conversation=_conversation(request.messages),
     )
+
+
+def _outline(body: bytes, endpoint: Endpoint) -> View:
+    return View(kind=endpoint, prompt_tokens=len(body) // _BYTES_PER_TOKEN)
+
+
+_BYTES_PER_TOKEN = 4  # of English; other languages have fewer
 
 
 def _conversation(messages: list[dict[str, Any]] | None) -> str:

@@ -9,7 +9,7 @@ from gateway.routing.curves import Curves, Estimate
 from gateway.routing.economics import Option
 from gateway.routing.explain import explain
 from gateway.routing.guards import GUARDS, Guards, Verdict, Window
-from gateway.routing.plan import REASONS, Plan, plan
+from gateway.routing.plan import REASONS, Plan, plain, plan
 from gateway.routing.thresholds import Published, Thresholds
 from gateway.routing.view import Affinity, Ask, PoolView, Settings
 
@@ -33,6 +33,7 @@ __all__ = [
     "Verdict",
     "Window",
     "explain",
+    "plain",
     "plan",
     "unfit",
 ]

@@ -48,17 +48,18 @@ class Plan:
 
     `pools` is the order to try, primary first. `expected`, `break_even` and `threshold` speak of the speculative pool that
     was considered: expected acceptance length, the one at which it ties with baseline, and the score that reaches it for a
-    call like this, with `score` where the call stands on that pool's curve. `propensity` is the probability with which the
+    call like this, with `score` where the call stands on that pool's curve. All
+    four are None for a call that was not scored. `propensity` is the probability with which the
     primary was chosen; `shadow` the pool that policy "shadow" would have taken; `output_tokens` the expected answer.
     """
 
     pools: tuple[str, ...]
     reason: Reason
     detail: str
-    score: float
-    threshold: float
-    break_even: float
-    expected: float
+    score: float | None
+    threshold: float | None
+    break_even: float | None
+    expected: float | None
     propensity: float
     explored: bool
     shadow: str | None
@@ -82,11 +83,11 @@ def plan(
     Raises:
         BadRequest: no pool of the model could ever serve the call. Unavailable: none that could is there now.
     """
-    fits = _fitting(ask, pools)
+    fits = _fitting(ask.model, ask.needs, pools)
     tokens = _output_tokens(ask)
     found = bids(ask, fits, curves, tokens=tokens, now=now, published=published)
     if not (up := [bid for bid in found if bid.up]):
-        raise Unavailable(_nobody(ask, found), code="no_replica", retry_after=1.0)
+        raise Unavailable(_nobody(ask.model, fits), code="no_replica", retry_after=1.0)
     winner = _best(up)
     why = _why(winner, found, pools)
     chosen, reason, propensity = _applied(ask, winner, up, why, curves.settings, tokens=tokens, chance=chance)
@@ -108,24 +109,51 @@ def plan(
     )
 
 
-def _fitting(ask: Ask, pools: Sequence[PoolView]) -> list[PoolView]:
+def plain(model: str, needs: Needs, pools: Sequence[PoolView]) -> Plan:
+    """Return the plan of a call that nobody scored, since its policy is baseline: the emptiest fitting baseline pool first.
+
+    Raises:
+        BadRequest: no pool of the model could ever serve the call. Unavailable: none that could is there now.
+    """
+    fits = _fitting(model, needs, pools)
+    up = [pool for pool in fits if pool.available and pool.live_replicas > 0]
+    if not up:
+        raise Unavailable(_nobody(model, fits), code="no_replica", retry_after=1.0)
+    order = sorted(up, key=lambda pool: (pool.speculative, (pool.running + pool.queued) / max(pool.slots, 1)))
+    return Plan(
+        pools=tuple(pool.name for pool in order),
+        reason="pool_down" if order[0].speculative else "policy",
+        detail="the tenant's policy is baseline, so the call was not scored",
+        score=None,
+        threshold=None,
+        break_even=None,
+        expected=None,
+        propensity=1.0,
+        explored=False,
+        shadow=None,
+        options=(),
+        output_tokens=0.0,
+    )
+
+
+def _fitting(model: str, needs: Needs, pools: Sequence[PoolView]) -> list[PoolView]:
     """Return the pools that serve the call with the same meaning.
 
     The length of the prompt is an estimate: a call that seems too long for every pool still goes to the longest baseline
     pool, whose engine says so exactly, in the words that clients know.
     """
-    fits = [pool for pool in pools if missing(pool, ask.needs) is None]
+    fits = [pool for pool in pools if missing(pool, needs) is None]
     if fits:
         return fits
-    lacking = [missing(pool, ask.needs) for pool in pools]
+    lacking = [missing(pool, needs) for pool in pools]
     long = [p for p, feature in zip(pools, lacking, strict=True) if feature == LENGTH and not p.speculative]
     if long:
         return [max(long, key=lambda pool: (pool.available, pool.max_model_len or 0))]
     if not pools:
-        raise Unavailable(f"Model '{ask.model}' has no pool.", code="no_pool")
-    why = unfit(pools[0], ask.needs)
+        raise Unavailable(f"Model '{model}' has no pool.", code="no_pool")
+    why = unfit(pools[0], needs)
     raise BadRequest(
-        f"No pool of model '{ask.model}' can serve this request: pool '{pools[0].name}' {why}.",
+        f"No pool of model '{model}' can serve this request: pool '{pools[0].name}' {why}.",
         param=lacking[0] if lacking[0] != LENGTH else "messages",
         code="unsupported",
     )
@@ -138,9 +166,9 @@ def _output_tokens(ask: Ask) -> float:
     return max(1.0, tokens)
 
 
-def _nobody(ask: Ask, found: Sequence[Bid]) -> str:
-    whys = "; ".join(f"'{bid.pool.name}': {bid.pool.why_unavailable or 'no live replica'}" for bid in found)
-    return f"No pool of model '{ask.model}' is available ({whys})."
+def _nobody(model: str, fits: Sequence[PoolView]) -> str:
+    whys = "; ".join(f"'{pool.name}': {pool.why_unavailable or 'no live replica'}" for pool in fits)
+    return f"No pool of model '{model}' is available ({whys})."
 
 
 _objective = attrgetter("full")
