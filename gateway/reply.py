@@ -38,6 +38,7 @@ class Reply:
         "_connection",
         "_error",
         "_size",
+        "_timer",
         "_waiter",
         "complete",
         "failed",
@@ -54,6 +55,7 @@ class Reply:
         self._chunks: list[bytes] = []
         self._size = 0
         self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.headers_done = False
@@ -110,6 +112,22 @@ class Reply:
         """Whether the bytes that nobody has read begin so."""
         return bool(self._chunks) and self._chunks[0].startswith(prefix)
 
+    def limit(self, seconds: float, what: str) -> None:
+        """Fail with Silent, for want of `what`, unless `unlimit` is called within so many seconds.
+
+        One timer, where `asyncio.timeout` is a context, a timer and a task to cancel.
+        """
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._late, seconds, what)
+
+    def unlimit(self) -> None:
+        """What was expected has come."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self, seconds: float, what: str) -> None:
+        self.fail(Silent(f"The engine sent no {what} for {seconds:g} s."))
+
     def fail(self, error: Exception) -> None:
         """End the reply with an error, unless it is complete; the connection is dropped."""
         if self.complete or self.failed:
@@ -120,6 +138,7 @@ class Reply:
 
     def abort(self) -> None:
         """Drop the connection unless the whole reply has been received; idempotent."""
+        self.unlimit()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.abort()

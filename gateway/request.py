@@ -120,6 +120,11 @@ class Request:
 
     # the line
 
+    @property
+    def whole(self) -> bool:
+        """Whether all of the body has come, so that receiving it takes no time."""
+        return self._whole
+
     def abort(self) -> None:
         """Drop the connection at once, with what is still to be written."""
         self._connection.transport.abort()

@@ -15,8 +15,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -27,8 +26,6 @@ from gateway.errors import BadGateway, UpstreamTimeout
 from gateway.pools import Lease, Pool, Pools, Replica
 from gateway.reply import Broken, Reply, Silent
 from gateway.verdict import Verdict, judge
-
-_T = TypeVar("_T")
 
 FIRST_BACKOFF = 0.05  # seconds before the second request to the same replica, doubled and jittered
 LATECOMERS = 0.1  # share of a pause by which those who waited for its end spread out
@@ -205,17 +202,17 @@ class Upstream:
         body = out.body_for(pool.config.served_model)
         sent_at, running = time.monotonic(), replica.running
         tries.sent(Attempt(pool=pool, replica=replica, running=running, sent_at=sent_at, attempts=tries.count))
-        limit = limits.first_byte_seconds if out.stream else limits.total_seconds
+        reply = await self._request(replica, out, headers, body, tries)
         try:
-            async with asyncio.timeout(limit):
-                reply = await self._request(replica, out, headers, body, tries)
-                streams = out.stream or reply.is_events
-                if streams and reply.status == 200:
-                    first_at = await _until_a_token(reply)
-                else:
-                    first_at = await _until_whole(reply, limits)
-        except TimeoutError:
-            raise Silent(f"The engine sent no {'token' if out.stream else 'answer'} for {limit:g} s.") from None
+            streams = out.stream or reply.is_events
+            if streams and reply.status == 200:
+                first_at = await _until_a_token(reply)
+            else:
+                first_at = await _until_whole(reply, limits)
+        except BaseException:
+            reply.abort()
+            raise
+        reply.unlimit()
         if not streams and reply.complete and not _is_readable(reply):
             raise Broken("its answer is no JSON", seen=True)
         return Stream(
@@ -233,35 +230,42 @@ class Upstream:
         self, replica: Replica, out: Outgoing, headers: list[tuple[bytes, bytes]], body: bytes, tries: Tries
     ) -> Reply:
         """Send; if an idle connection had gone stale (no byte came), once more on a fresh one, which is one more try."""
-        client = replica.client
-        reply = await client.request(out.method, out.target, headers, body)
+        reply = await self._ask(replica, out, headers, body)
         try:
-            await _aborting(reply, reply.head())
+            await reply.head()
         except Broken as error:
             if not reply.reused or error.seen or tries.count >= MAX_ATTEMPTS:
                 raise
+        except BaseException:
+            reply.abort()
+            raise
         else:
             return reply
-        client.drop_idle()
+        replica.client.drop_idle()
         tries.begin(replica)
-        reply = await client.request(out.method, out.target, headers, body)
-        await _aborting(reply, reply.head())
+        reply = await self._ask(replica, out, headers, body)
+        try:
+            await reply.head()
+        except BaseException:
+            reply.abort()
+            raise
         return reply
 
+    async def _ask(self, replica: Replica, out: Outgoing, headers: list[tuple[bytes, bytes]], body: bytes) -> Reply:
+        """Send once; the reply is limited until it is open."""
+        reply = await replica.client.request(out.method, out.target, headers, body)
+        if out.stream:
+            reply.limit(self._limits.first_byte_seconds, "token")
+        else:
+            reply.limit(self._limits.total_seconds, "answer")
+        return reply
 
-async def _aborting(reply: Reply, waiting: Awaitable[_T]) -> _T:
-    """Wait for part of a reply; if that fails or is cancelled, the reply is dropped, and with it the engine's work."""
-    try:
-        return await waiting
-    except BaseException:
-        reply.abort()
-        raise
 
 
 async def _until_a_token(reply: Reply) -> float:
     """Wait until a stream has said more than that it begins; return when it had (loop time)."""
-    data = await _aborting(reply, reply.read())
-    while data and len(data) < _HELD and not sse.opens(data) and (more := await _aborting(reply, reply.read())):
+    data = await reply.read()
+    while data and len(data) < _HELD and not sse.opens(data) and (more := await reply.read()):
         data += more
     if data:
         reply.unread(data)
@@ -290,7 +294,7 @@ async def _going_on(reply: Reply, idle_seconds: float) -> bytes:
         return await reply.read()
     try:
         async with asyncio.timeout(idle_seconds):
-            return await _aborting(reply, reply.read())
+            return await reply.read()
     except TimeoutError:
         raise Silent(f"The engine sent nothing for {idle_seconds:g} s.") from None
 

@@ -53,9 +53,13 @@ class Watch:
 
     async def read_body(self) -> bytes:
         """Read the request's body, then begin to watch; what comes after the body is the client's departure."""
-        body = await read_body(self._receive, self._limits.max_body_bytes, self._limits.header_seconds)
-        if self._line is not None:
-            self._line.on_departure(self._left)
+        limits, line = self._limits, self._line
+        if line is not None and line.whole:  # it is there: nothing to wait for, nothing to limit
+            body = _bytes_of(await self._receive(), 0, limits.max_body_bytes)
+        else:
+            body = await read_body(self._receive, limits.max_body_bytes, limits.header_seconds)
+        if line is not None:
+            line.on_departure(self._left)
         else:
             self._task = asyncio.create_task(self._departure())
         self._look()
@@ -125,15 +129,21 @@ async def read_body(receive: Receive, max_bytes: int, seconds: float) -> bytes:
         async with asyncio.timeout_at(until) as limit:
             while True:
                 message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientLeft
-                body: bytes = message.get("body", b"")
+                body = _bytes_of(message, size, max_bytes)
                 size += len(body)
-                if size > max_bytes:
-                    raise TooLarge(f"The request body is over {max_bytes} bytes.", code="request_too_large")
                 if not message.get("more_body", False):
                     return b"".join([*parts, body]) if parts else body
                 parts.append(body)
                 limit.reschedule(until + size / _SLOWEST_BODY)
     except TimeoutError:
         raise RequestTimeout(f"The request body came too slowly, {size} bytes of it.", code="body_timeout") from None
+
+
+def _bytes_of(message: MutableMapping[str, Any], before: int, max_bytes: int) -> bytes:
+    """Return a message's part of the body, `before` bytes of which have come already."""
+    if message["type"] == "http.disconnect":
+        raise ClientLeft
+    body: bytes = message.get("body", b"")
+    if before + len(body) > max_bytes:
+        raise TooLarge(f"The request body is over {max_bytes} bytes.", code="request_too_large")
+    return body
