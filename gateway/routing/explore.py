@@ -80,8 +80,11 @@ def share(
     if not templated:
         noise += BIN_DEVIATION**2
     horizon = min(LAST_HORIZON, FIRST_HORIZON + traffic)
-    ratio = horizon * value_of_knowing(gap, variance, noise) / gap
-    return max(min(far, near), near * ratio * ratio / (1.0 + ratio * ratio))
+    value = horizon * value_of_knowing(gap, variance, noise)
+    if value <= 0.0:
+        return min(far, near)
+    price = gap / value
+    return max(min(far, near), near / (1.0 + price * price))
 
 
 def value_of_knowing(gap: float, variance: float, noise: float) -> float:
