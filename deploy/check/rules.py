@@ -25,7 +25,7 @@ def text() -> str:
         "metadata": {"name": "draftlane", "labels": {"app.kubernetes.io/name": "draftlane"}},
         "spec": {"groups": groups},
     }
-    return _HEAD + yaml.safe_dump(rule, sort_keys=False, width=1000, allow_unicode=True)
+    return _HEAD + str(yaml.safe_dump(rule, sort_keys=False, width=1000, allow_unicode=True))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Refuse compiled artefacts that are not those of the folder's name, before an engine recompiles them for hours without a word.
+"""Refuse compiled artefacts that are not those of the folder's name, before an engine compiles them again without a word.
 
 Usage: check_artefacts.py FOLDER. The name says what is inside: <models>-tp32-bs4-len1024-k7-sdk2.26.1, where k0 is no draft.
 Needs nothing but Python. Exits 0 when they fit, 1 with every reason otherwise.
@@ -14,7 +14,7 @@ NAME = re.compile(r"-tp(?P<tp>\d+)-bs(?P<bs>\d+)-len(?P<len>\d+)-k(?P<k>\d+)-sdk
 FIELDS = {"tp": "tp_degree", "bs": "batch_size", "len": "seq_len", "k": "speculation_length"}
 
 
-def problems(folder):
+def problems(folder: Path) -> list[str]:
     """Return everything that is wrong with the artefacts of a folder, in words."""
     named = NAME.search(folder.name)
     if named is None:
@@ -36,10 +36,10 @@ def problems(folder):
     return found
 
 
-def main():
+def main() -> int:
     """Check the folder that is named."""
     if len(sys.argv) != 2:
-        sys.stderr.write(__doc__)
+        sys.stderr.write(__doc__ or "")
         return 2
     found = problems(Path(sys.argv[1]))
     for problem in found:

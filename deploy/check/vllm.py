@@ -1,0 +1,252 @@
+"""`vllm serve` command lines read by the flags that each image's vLLM has: a flag carried to another image is an error here.
+
+The tables hold the flags that a deployment would set, by vLLM's and Neuron's documentation of that release. Where the lab's
+vLLM is installed, stock command lines are given to its own parser as well.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from deploy.check.documents import ROOT
+
+Kind = type[int] | type[float] | type[str] | type[bool] | type[dict[str, Any]]
+
+_COMMON: Final[dict[str, Kind]] = {
+    "--served-model-name": str,
+    "--host": str,
+    "--port": int,
+    "--api-key": str,
+    "--chat-template": str,
+    "--response-role": str,
+    "--root-path": str,
+    "--uvicorn-log-level": str,
+    "--enable-auto-tool-choice": bool,
+    "--tool-call-parser": str,
+    "--tokenizer": str,
+    "--trust-remote-code": bool,
+    "--dtype": str,
+    "--seed": int,
+    "--max-model-len": int,
+    "--max-num-seqs": int,
+    "--max-num-batched-tokens": int,
+    "--max-logprobs": int,
+    "--block-size": int,
+    "--tensor-parallel-size": int,
+    "--load-format": str,
+    "--generation-config": str,
+    "--override-generation-config": dict,
+    "--hf-overrides": dict,
+    "--enable-prefix-caching": bool,
+    "--no-enable-prefix-caching": bool,
+    "--enable-chunked-prefill": bool,
+    "--no-enable-chunked-prefill": bool,
+    "--disable-log-stats": bool,
+    "--speculative-config": dict,
+    "--additional-config": dict,
+}
+_STOCK: Final[dict[str, Kind]] = {
+    **_COMMON,
+    "--gpu-memory-utilization": float,
+    "--kv-cache-dtype": str,
+    "--kv-cache-memory-bytes": str,
+    "--quantization": str,
+    "--enforce-eager": bool,
+    "--compilation-config": dict,
+    "--structured-outputs-config": dict,
+    "--reasoning-parser": str,
+    "--stream-interval": int,
+    "--async-scheduling": bool,
+    "--per-request-spec-decode-metrics": str,
+    "--distributed-executor-backend": str,
+    "--data-parallel-size": int,
+    "--api-server-count": int,
+    "--attention-backend": str,
+    "--performance-mode": str,
+    "--shutdown-timeout": int,
+}
+# NxD Inference's NeuronConfig.
+_NXDI: Final = frozenset(
+    "tp_degree batch_size ctx_batch_size tkg_batch_size seq_len max_context_length n_active_tokens enable_bucketing "
+    "context_encoding_buckets token_generation_buckets torch_dtype rpl_reduce_dtype fused_qkv sequence_parallel_enabled "
+    "flash_decoding_enabled qkv_kernel_enabled mlp_kernel_enabled attn_kernel_enabled on_device_sampling_config "
+    "logical_nc_config async_mode skip_warmup save_sharded_checkpoint quantized quantized_checkpoints_path "
+    "quantization_type quantization_dtype kv_cache_quant modules_to_not_convert speculation_length spec_batch_size "
+    "enable_fused_speculation enable_eagle_speculation is_eagle3 enable_eagle_draft_input_norm "
+    "is_continuous_batching is_prefix_caching is_block_kv_layout pa_num_blocks pa_block_size cc_pipeline_tiling_factor "
+    "scratchpad_page_size weights_to_skip_layout_optimization max_length output_logits".split()
+)
+_SPECULATION: Final = frozenset(
+    "model method num_speculative_tokens max_model_len draft_tensor_parallel_size quantization revision "
+    "disable_by_batch_size prompt_lookup_max prompt_lookup_min".split()
+)
+_SPECULATION_STOCK: Final = (_SPECULATION - {"disable_by_batch_size"}) | frozenset(
+    "tensor_parallel_size enforce_eager code_revision disable_padded_drafter_batch attention_backend moe_backend "
+    "parallel_drafting rejection_sample_method draft_sample_method synthetic_acceptance_length "
+    "synthetic_acceptance_rates kv_cache_dtype".split()
+)
+
+
+@dataclass(frozen=True)
+class Release:
+    """The vLLM of one image: its flags, the fields of those that take JSON, and the drafting methods it really does."""
+
+    name: str
+    flags: Mapping[str, Kind]
+    fields: Mapping[str, Any]  # by flag: the known fields, or a nesting of them
+    methods: frozenset[str]
+
+
+V0: Final = Release(
+    "vLLM V0 Neuron fork 0.9.1",
+    {**_COMMON, "--override-neuron-config": dict, "--device": str, "--gpu-memory-utilization": float},
+    {"--override-neuron-config": _NXDI, "--speculative-config": _SPECULATION},
+    frozenset({"eagle", "draft_model"}),  # a label only: what fuses is in override-neuron-config
+)
+PLUGIN: Final = Release(
+    "vLLM 0.16 with the NxDI plugin",
+    {**_COMMON, "--num-gpu-blocks-override": int},
+    {"--additional-config": {"override_neuron_config": _NXDI}, "--speculative-config": _SPECULATION},
+    frozenset({"eagle", "eagle3"}),
+)
+NATIVE: Final = Release(
+    "vLLM 0.24 with native Neuron",
+    {**_COMMON, "--num-gpu-blocks-override": int, "--kv-cache-dtype": str, "--quantization": str},
+    {"--speculative-config": _SPECULATION},
+    frozenset({"eagle3", "dflash"}),
+)
+STOCK: Final = Release(
+    "vLLM 0.32",
+    _STOCK,
+    {"--speculative-config": _SPECULATION_STOCK},
+    frozenset({"ngram", "draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "suffix", "dflash"}),
+)
+_NEURON: Final = "public.ecr.aws/neuron/pytorch-inference-vllm-neuronx"
+IMAGES: Final[Mapping[str, Release]] = {
+    f"{_NEURON}:0.9.1-neuronx-py311-sdk2.26.1-ubuntu22.04": V0,
+    f"{_NEURON}:0.16.0-neuronx-py312-sdk2.31.1-ubuntu24.04": PLUGIN,
+    f"{_NEURON}:0.24.0.1.1.0-neuronx-py313-sdk2.32.0-ubuntu24.04": NATIVE,
+    "vllm/vllm-openai:v0.32.0": STOCK,
+}
+
+
+@dataclass(slots=True)
+class Command:
+    """A command line, read: the model, its flags with typed values, and what is wrong with it."""
+
+    model: str = ""
+    values: dict[str, Any] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+def read(args: Sequence[str], image: str) -> Command:
+    """Read what follows `vllm serve` as the vLLM of `image` would."""
+    command = Command()
+    release = IMAGES.get(image)
+    if release is None:
+        command.problems.append(f"nothing is known of the flags of {image}")
+        return command
+    rest = list(args)
+    if rest and not rest[0].startswith("-"):
+        command.model = rest.pop(0)
+    else:
+        command.problems.append("the model comes first")
+    while rest:
+        _take(rest, release, command)
+    _check_speculation(command, release)
+    return command
+
+
+def _take(rest: list[str], release: Release, command: Command) -> None:
+    """Move one flag with its value from `rest` to the command."""
+    flag, _, inline = rest.pop(0).partition("=")
+    kind = release.flags.get(flag)
+    if kind is None:
+        command.problems.append(f"{release.name} has no {flag}")
+        if rest and not rest[0].startswith("--"):
+            rest.pop(0)
+        return
+    if flag in command.values:
+        command.problems.append(f"{flag} stands twice")
+    if kind is bool:
+        command.values[flag] = True
+        return
+    if not inline and (not rest or rest[0].startswith("--")):
+        command.problems.append(f"{flag} lacks its value")
+        return
+    text = inline or rest.pop(0)
+    try:
+        command.values[flag] = _value(kind, text)
+    except ValueError:
+        command.problems.append(f"{flag} takes {'JSON' if kind is dict else kind.__name__}, not {text!r}")
+        return
+    if kind is dict:
+        command.problems += _unknown(flag, command.values[flag], release.fields.get(flag))
+
+
+def _value(kind: Kind, text: str) -> Any:
+    if kind is int:
+        return int(text)
+    if kind is float:
+        return float(text)
+    return json.loads(text) if kind is dict else text
+
+
+def _unknown(where: str, value: Any, known: Any) -> list[str]:
+    """Say which fields of a JSON value nobody knows; `known` of None knows all."""
+    if not isinstance(value, dict):
+        return [f"{where} takes a JSON object"]
+    if known is None:
+        return []
+    found = [f"{where} has no field {name!r}" for name in value if name not in known]
+    if isinstance(known, dict):
+        for name, inner in known.items():
+            if name in value:
+                found += _unknown(f"{where}.{name}", value[name], inner)
+    return found
+
+
+def _check_speculation(command: Command, release: Release) -> None:
+    config = command.values.get("--speculative-config")
+    if not isinstance(config, dict):
+        return
+    method = config.get("method", "draft_model")
+    if method not in release.methods:
+        command.problems.append(f"{release.name} does not draft by {method!r}")
+    window = config.get("num_speculative_tokens")
+    if not isinstance(window, int) or window < 1:
+        command.problems.append("--speculative-config needs num_speculative_tokens")
+    if method in ("draft_model", "eagle", "eagle3") and not config.get("model"):
+        command.problems.append("--speculative-config needs the draft's model")
+
+
+_LAB: Final = ROOT / ".lab" / "bin" / "python"
+_ASK_VLLM: Final = """
+import json, sys
+from vllm.engine.arg_utils import AsyncEngineArgs
+try:
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+except ImportError:
+    from vllm.utils import FlexibleArgumentParser
+try:
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+except ImportError:
+    from vllm.entrypoints.openai.cli_args import make_arg_parser
+args = make_arg_parser(FlexibleArgumentParser()).parse_args(["--model", *json.loads(sys.argv[1])])
+AsyncEngineArgs.from_cli_args(args)
+"""
+
+
+def lab_is_there() -> bool:
+    """Whether `make lab` has installed a real vLLM."""
+    return (ROOT / ".lab" / ".ready").is_file()
+
+
+def ask_vllm(args: Sequence[str]) -> str | None:
+    """Give a stock command line to the lab vLLM's own parser; return what it says when it refuses it."""
+    done = subprocess.run([_LAB, "-c", _ASK_VLLM, json.dumps(list(args))], capture_output=True, text=True, check=False)
+    return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["refused"])[-1]
