@@ -7,11 +7,11 @@ key, so old keys come to rest and may be dropped. Numbers are never negative. Ex
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from gateway.routing.evidence import Clock, Sums
 from gateway.routing.prior import BINS, BUCKETS
@@ -62,7 +62,7 @@ def told(pending: Mapping[tuple[object, ...], Sequence[float]]) -> dict[str, dic
     """Return sums by tuple keys as plain dicts and lists."""
     found: dict[str, dict[str, list[float]]] = {}
     for key, sums in pending.items():
-        name = json.dumps(list(islice(key, 1, None)), separators=(",", ":"), ensure_ascii=False)
+        name = msgspec.json.encode(key[1:]).decode()
         found.setdefault(str(key[0]), {})[name] = list(sums)
     return found
 
@@ -114,8 +114,8 @@ def _heard(deltas: Deltas, namespace: str, latest: float) -> Iterator[tuple[list
     """Yield key without its time, time of face value and sums, leaving out what is not well-formed."""
     for name, sums in deltas.get(namespace, {}).items():
         try:
-            key = json.loads(name)
-        except ValueError:
+            key = msgspec.json.decode(name)
+        except (msgspec.DecodeError, UnicodeEncodeError):
             continue
         if not isinstance(key, list) or not key or len(sums) != SUMS:
             continue
