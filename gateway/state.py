@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from gateway.ledger import Settlement
     from gateway.pipeline import Live
     from gateway.pools import Pool
+    from gateway.scrape import Scrape
     from gateway.tenants import Tenant
 
 
@@ -30,6 +31,22 @@ def snapshot(live: Live) -> dict[str, Any]:
         "artefact": live.scorer.version,
         "pools": [_pool(live, pool, now) for pool in live.pools],
     }
+
+
+def engines(scrape: Scrape, live: Live) -> dict[str, Any]:
+    """Return what the engines themselves told of late, by pool: a cross-check of what calls have shown."""
+    now = live.clock()
+    told: dict[str, Any] = {}
+    for pool in live.pools:
+        recent = scrape.recent(pool)
+        ages = [age for replica in pool.replicas if (age := scrape.of(replica).age(now)) is not None]
+        told[pool.name] = {
+            "acceptance_by_counters": recent.by_counters,
+            "acceptance_by_histograms": recent.by_histograms,
+            "step_seconds": recent.mean_step_seconds,
+            "oldest_reading_seconds": max(ages, default=None),
+        }
+    return told
 
 
 def settlement(books: Settlement) -> dict[str, Any]:
