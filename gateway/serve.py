@@ -22,7 +22,7 @@ from gateway.embedded import EmbeddedEngines, EmbeddedError
 from gateway.inbound import protocol
 from gateway.metrics import Share
 from gateway.server import DrainingServer
-from gateway.workers import Supervisor
+from gateway.workers import Supervisor, when_orphaned
 
 BACKLOG = 2048  # connections that may wait to be accepted: uvicorn's
 KEEP_ALIVE_SECONDS = 75  # nginx's; shorter ones make clients meet stale connections
@@ -134,5 +134,13 @@ def server_of(gateway: Gateway, config: Config) -> DrainingServer:
         draining=gateway.drain,
         drain_seconds=settings.drain_seconds,
     )
-    gateway.on_start = lambda: asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, gateway.reload)
+
+    def stop() -> None:
+        server.should_exit = True
+
+    def started() -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, gateway.reload)
+        when_orphaned(stop)
+
+    gateway.on_start = started
     return server

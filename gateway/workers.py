@@ -6,6 +6,7 @@ through the Store (SQLite or Redis) and their metrics through `metrics.share`.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import multiprocessing
 import os
@@ -22,6 +23,21 @@ Target = Callable[[int, list[socket.socket], T], object]
 RESTART_SECONDS = 1.0  # a worker that dies at once must not be restarted in a tight loop
 _CONTEXT = multiprocessing.get_context("spawn")  # a fork would copy a running event loop
 _log = logging.getLogger(__name__)
+
+
+def when_orphaned(call: Callable[[], None]) -> None:
+    """Have `call` called on the running loop when the supervisor has died; a worker alone would keep the port for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    loop, sentinel = asyncio.get_running_loop(), parent.sentinel
+
+    def orphaned() -> None:
+        loop.remove_reader(sentinel)
+        _log.error("the supervising process has died; stopping")
+        call()
+
+    loop.add_reader(sentinel, orphaned)
 
 
 class Supervisor:

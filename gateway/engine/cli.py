@@ -41,6 +41,7 @@ _HELP = {
     "greedy_only": "ignore sampling parameters silently, as a sampler compiled greedy does",
     "api_key": "ask for this key; the environment variable VLLM_API_KEY does the same",
     "record_limit": "requests kept in /engine/record",
+    "journal": "file that gets a line of JSON for each whole answer, before its client has it",
 }
 
 

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from random import Random
 from typing import ClassVar, TypeAlias
 
@@ -19,6 +20,7 @@ from gateway.engine.distilled import distil
 from gateway.engine.drafting import Draft, Skill
 from gateway.engine.faults import Fault, Faults
 from gateway.engine.http import Reply, Request
+from gateway.engine.journal import Journal
 from gateway.engine.metrics import Metrics
 from gateway.engine.record import Entry, Record
 from gateway.engine.schedule import Batch, Dial
@@ -47,6 +49,7 @@ class Engine:
         self.record = Record(settings.record_limit)
         self.faults = Faults()
         self.batch = Batch(settings, self.dial, self.metrics)
+        self.journal = Journal(Path(settings.journal)) if settings.journal is not None else None
         self._loop = asyncio.get_running_loop()
         told = settings.window if settings.speculative and settings.per_request_metrics else None
         mark = hashlib.blake2b(repr((settings.model, settings.kind, settings.seed)).encode(), digest_size=4)
@@ -94,6 +97,8 @@ class Engine:
 
     def _start(self, shape: Shape, reply: Reply, entry: Entry, fault: Fault | None) -> None:
         answer = Answer(shape, reply, entry, fault, self.batch.cancel, self.settings.stream_interval)
+        if self.journal is not None:
+            answer.on_whole = partial(self.journal.write, entry.request)
         self._requests += 1
         for index in range(shape.ask.choices):
             answer.sequences.append(self._sequence(shape.ask, index, answer))

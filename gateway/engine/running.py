@@ -69,4 +69,6 @@ async def serve(settings: EngineSettings) -> AsyncIterator[Running]:
         for connection in tuple(connections):
             connection.transport.abort()
         engine.batch.close()
+        if engine.journal is not None:
+            engine.journal.close()
         await server.wait_closed()

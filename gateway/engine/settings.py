@@ -45,6 +45,7 @@ class EngineSettings:
     greedy_only: bool = False
     api_key: str | None = None
     record_limit: int = 1000
+    journal: str | None = None
 
     def __post_init__(self) -> None:
         for name, options in (("kind", KINDS), ("drafter", DRAFTERS), ("metrics_style", METRICS_STYLES)):

@@ -41,6 +41,7 @@ class Answer:
         self._pending: dict[int, Emission] = {}
         self._broken = False
         self.sequences: list[Sequence] = []
+        self.on_whole: Callable[[dict[str, object]], None] = _nothing  # hears the usage before the client has the end
         reply.on_gone = self._gone
         reply.on_drain = self._flush
 
@@ -106,6 +107,8 @@ class Answer:
         closing = self._shape.closing()
         if self._fault is not None and self._fault.kind == "no_done":
             del closing[-1]
+        if not self._reply.over:
+            self.on_whole(self._shape.usage())
         self._write(closing)
         if not self._broken:
             self._entry.finished = True
@@ -122,6 +125,8 @@ class Answer:
                 self._reply.reset()
         else:
             self._entry.finished = True
+            if kind != "malformed" and not self._reply.over:
+                self.on_whole(self._shape.usage())
             self._reply.whole(200, body[: len(body) // 2] if kind == "malformed" else body, _JSON_HEADERS)
 
     def _hold(self) -> None:
@@ -133,6 +138,10 @@ class Answer:
         sequences, self.sequences = self.sequences, []
         for sequence in sequences:
             self._cancel(sequence)
+
+
+def _nothing(usage: dict[str, object]) -> None:
+    """Hear of a whole answer and keep nothing."""
 
 
 def _merged(first: Emission, second: Emission) -> Emission:
