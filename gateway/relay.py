@@ -118,10 +118,6 @@ async def _copy_events(exchange: Exchange, stream: Stream, send: Send, watch: Wa
         failure = await _pump(exchange, reader, stream.reply, feed, send, watch)
         if told is not None and not reader.failed and not _is_whole(exchange, reader, failure):
             reader, failure = await _go_on(exchange, told, reader, failure or _ENDED_EARLY, send, watch, limits)
-    except asyncio.CancelledError:
-        if reader.ended and not watch.sending_since:  # the client has all that it waited for and need not stay
-            exchange.outcome = "ok"
-        raise
     finally:
         if exchange.reader is not None:
             exchange.usage, exchange.speculation = exchange.reader.usage, exchange.reader.speculation

@@ -565,6 +565,26 @@ async def test_a_client_that_leaves_after_the_first_byte(gateways: Gateways) -> 
         assert (record.completion_tokens, record.usage_source) == (2, "events")
 
 
+@pytest.mark.parametrize("end", ["client", "engine"])
+async def test_usage_so_far_is_what_a_cut_stream_used(gateways: Gateways, end: str) -> None:
+    """An engine that tells its usage with every event has told it for a stream that either side breaks off."""
+    so_far = [
+        delta(text, usage={"prompt_tokens": 9, "completion_tokens": 3 * count}) for count, text in enumerate("ab", 1)
+    ]
+    last: Step = SILENCE if end == "client" else RESET
+    async with gateways.relaying([SSE_HEAD, *map(chunk, so_far), 0.05, last], idle_seconds=30.0) as world:
+        async with world.visit({**STREAM, "stream_options": {"include_usage": True}}) as guest:
+            await guest.head()
+            await guest.until(so_far[1])
+            if end == "engine":
+                await guest.chunk()
+            guest.leave()
+        record = await world.settled()
+
+        assert record.outcome == ("client_gone" if end == "client" else "truncated")
+        assert (record.prompt_tokens, record.completion_tokens, record.usage_source) == (9, 6, "engine")
+
+
 async def test_a_client_that_leaves_after_the_end_mark_was_served(gateways: Gateways) -> None:
     """Clients may close as soon as they read [DONE]; the engine's last frame, still to come, changes nothing."""
     async with gateways.relaying(

@@ -548,8 +548,9 @@ async def test_what_may_not_repeat_is_not_repeated_on_a_replica() -> None:
         [b"HTTP/1.1 200 OK\r\ncontent-le", SILENCE],
         [SSE_HEAD, SILENCE],
         [b"HTTP/1.1 500 X\r\ntransfer-encoding: chunked\r\n\r\n" + chunk(b"half an err"), SILENCE],
+        [SSE_HEAD + chunk(b'data: {"error":{"message":"EngineDeadError"}}\n\n'), SILENCE],
     ],
-    ids=["before the head", "in the head", "before the body", "in an error's body"],
+    ids=["before the head", "in the head", "before the body", "in an error's body", "behind an error's event"],
 )
 async def test_giving_up_frees_the_replica(script: Script) -> None:
     """A caller that is cancelled leaves no lease and no connection, wherever the reply stood."""
