@@ -175,15 +175,26 @@ async def _pump(
     exchange: Exchange, reader: Reader, reply: Reply, feed: Callable[[bytes], bytes], send: Send, watch: Watch
 ) -> Failure | None:
     """Forward events as they come until the reply ends; return what went wrong."""
-    clock = exchange.clock
+    clock, line = exchange.clock, watch.line
+
+    def passed(data: bytes) -> bytes:
+        out = feed(data)
+        if reader.ended:
+            exchange.whole(reader.usage, reader.speculation)
+        return out
+
     try:
-        while data := await reply.read():
-            if out := feed(data):
-                if reader.ended:
-                    exchange.whole(reader.usage, reader.speculation)
-                watch.sending_since = clock()
-                await send({"type": "http.response.body", "body": out, "more_body": True})
-                watch.sending_since = 0.0
+        if line is None:
+            while data := await reply.read():
+                if out := passed(data):
+                    watch.sending_since = clock()
+                    await send({"type": "http.response.body", "body": out, "more_body": True})
+                    watch.sending_since = 0.0
+            return None
+        while await reply.pour(lambda data: not (out := passed(data)) or line.write(out)):
+            watch.sending_since = clock()
+            await line.drained()
+            watch.sending_since = 0.0
     except Broken:
         return BadGateway("The engine broke off its answer.", code="stream_truncated"), "truncated"
     except Silent as error:

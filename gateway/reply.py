@@ -7,6 +7,7 @@ holds the bytes that nobody has read. Past a bound of them reading pauses, and `
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Reply:
         "_connection",
         "_error",
         "_size",
+        "_stopped",
+        "_take",
         "_timer",
         "_waiter",
         "complete",
@@ -56,6 +59,8 @@ class Reply:
         self._size = 0
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._take: Callable[[bytes], bool] | None = None
+        self._stopped = False
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.headers_done = False
@@ -81,10 +86,33 @@ class Reply:
             if self.failed:
                 raise self._failure()
             await self._wait()
+        return self._gather()
+
+    async def pour(self, take: Callable[[bytes], bool]) -> bool:
+        """Give `take` the bytes within the callbacks that read them, until it returns False; return whether it did.
+
+        A reader that is woken for each event pays a task switch for it, and this one none. Raises as `read` does, and what
+        `take` raises.
+        """
+        if self._chunks and not take(self._gather()):
+            return True
+        while not self.complete:
+            if self.failed:
+                raise self._failure()
+            self._take, self._stopped = take, False
+            try:
+                await self._wait()
+            finally:
+                self._take = None
+            if self._stopped:
+                return True
+        return False
+
+    def _gather(self) -> bytes:
         data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         self._chunks = []
         self._size = 0
-        if self._connection is not None:
+        if self.paused and self._connection is not None:
             self._connection.resume_reading()
         return data
 
@@ -156,9 +184,19 @@ class Reply:
             self._waiter = None
 
     def wake(self) -> None:
-        """Let the reader look again."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        """Give what has come to whoever takes it at once, else let the reader look again."""
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            return
+        if self._take is not None and self._chunks:
+            try:
+                self._stopped = not self._take(self._gather())
+            except Exception as error:  # noqa: BLE001 - whoever pours gets it
+                waiter.set_exception(error.with_traceback(None))  # whose frames would hold this future
+                return
+            if not (self._stopped or self.complete or self.failed):
+                return
+        waiter.set_result(None)
 
     def feed(self, data: bytes, bound: int) -> bool:
         """Take bytes that arrived; return whether the bound is passed and reading should pause."""

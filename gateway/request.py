@@ -120,6 +120,21 @@ class Request:
 
     # the line
 
+    def write(self, body: bytes) -> bool:
+        """Send a further part of the body without waiting; return whether the client takes more at once."""
+        connection = self._connection
+        if not self._gone:
+            out = self._framed(body, more=True)
+            if self._head:
+                out, self._head = self._head + out, b""
+            connection.transport.write(out)
+        return connection.drained is None
+
+    async def drained(self) -> None:
+        """Wait until the client takes more, or has left."""
+        if self._connection.drained is not None:
+            await self._connection.drained
+
     @property
     def whole(self) -> bool:
         """Whether all of the body has come, so that receiving it takes no time."""
@@ -168,7 +183,7 @@ class Request:
         if message["type"] != "http.response.body":
             raise RuntimeError(f"expected a body, not {message['type']}")
         body, more = message.get("body", b""), message.get("more_body", False)
-        out = self._framed(body, more)
+        out = self._framed(body, more=more)
         if self._head:
             out, self._head = self._head + out, b""
         if out:
@@ -209,7 +224,7 @@ class Request:
         if self._head.count(b"\n") != len(headers) + own:
             raise RuntimeError("a header has a line break in it")
 
-    def _framed(self, body: bytes, more: bool) -> bytes:  # noqa: FBT001 - ASGI's own word for it
+    def _framed(self, body: bytes, *, more: bool) -> bytes:
         """Return the body's part as it goes on the wire."""
         if self._chunked:
             chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""

@@ -40,7 +40,7 @@ class Watch:
         self._exchange = exchange
         self._receive = receive
         self._limits = limits
-        self._line = line
+        self.line = line
         self._serving: asyncio.Task[Any] | None = None
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -53,7 +53,7 @@ class Watch:
 
     async def read_body(self) -> bytes:
         """Read the request's body, then begin to watch; what comes after the body is the client's departure."""
-        limits, line = self._limits, self._line
+        limits, line = self._limits, self.line
         if line is not None and line.whole:  # it is there: nothing to wait for, nothing to limit
             body = _bytes_of(await self._receive(), 0, limits.max_body_bytes)
         else:
@@ -101,8 +101,8 @@ class Watch:
         loop = asyncio.get_running_loop()
         now, limits, stream = loop.time(), self._limits, self._exchange.stream
         if self.sending_since and now - self.sending_since > limits.client_idle_seconds:
-            if self._line is not None:
-                self._line.abort()
+            if self.line is not None:
+                self.line.abort()
             self._end("client_stalled")
             return
         if stream is not None and not self.sending_since:

@@ -42,7 +42,7 @@ async def listening(app: App, **settings: Any) -> AsyncIterator[uvicorn.Server]:
 
 async def say(server: Any, *parts: bytes, end: bytes = b"") -> bytes:
     """Send parts one after the other and return all that comes until `end`, or until the connection closes."""
-    reader, writer = await asyncio.open_connection(*server.address)
+    reader, writer = await asyncio.open_connection(*server.address, limit=100_000_000)
     for part in parts:
         writer.write(part)
         await writer.drain()
@@ -253,3 +253,23 @@ async def test_a_stopping_server_finishes_what_runs() -> None:
         going.set()
 
         assert b"connection: close" in await running
+
+
+async def test_a_body_may_be_written_without_waiting() -> None:
+    """The line writes parts of a begun body at once, the head with the first, and says when the client has had enough."""
+    answers: list[bool] = []
+
+    async def writing(scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG001 - ASGI's signature
+        line = scope["extensions"][LINE]
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        answers.append(line.write(b"ab"))
+        answers.append(line.write(bytes(10_000_000)))
+        await line.drained()
+        await send({"type": "http.response.body", "body": b"!"})
+
+    async with listening(writing) as server:
+        answer = await say(server, GET, end=b"\r\n0\r\n\r\n")
+
+    assert answers == [True, False]
+    assert b"chunked\r\n\r\n2\r\nab\r\n" in answer
+    assert answer.endswith(b"1\r\n!\r\n0\r\n\r\n")

@@ -2,8 +2,8 @@
  *
  *   engine PORT [RATE [EVENTS]]      RATE: events per second of one stream (200); EVENTS: of one stream (200)
  *
- * One process, one thread, epoll. Chat completions and completions are a fixed JSON body, or with `"stream": true` EVENTS content
- * events, the first at once and one every 1/RATE seconds, a finish event, the usage event where it was asked for, and [DONE]; each
+ * One process, one thread, epoll. Chat completions and completions are a fixed JSON body, or with `"stream": true` an event with the
+ * role and EVENTS content events, the first at once, as vLLM does, and one every 1/RATE seconds, a finish event, the usage event where it was asked for, and [DONE]; each
  * event is one write. It listens on 127.0.0.1 and 127.0.0.2, which may stand for two engines. All other paths answer what health checks and worker discovery look at. Prints "listening PORT" when it does.
  */
 #define _GNU_SOURCE
@@ -132,7 +132,12 @@ static void emit(Connection *c, const char *head) {
     }
     put(c, out, n);
     if (!c->streaming) return;
-    c->due = (head ? now_ns() : c->due) + period_ns;
+    if (head) {
+        c->due = now_ns() - period_ns;
+        emit(c, NULL);
+        return;
+    }
+    c->due += period_ns;
     c->next = NULL;
     if (last) last->next = c; else first = c;
     last = c;
