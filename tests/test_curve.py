@@ -386,3 +386,20 @@ def test_a_prior_curve_has_ten_values() -> None:
     """Anything else is refused at once."""
     with pytest.raises(ValueError, match="10 values"):
         Curves([2.0, 3.0])
+
+
+def test_two_processes_come_to_agree() -> None:
+    """Two processes that each see half of the calls, and tell each other every second, have thresholds within 2 %."""
+    one, other = curves(), curves()
+    now = NOW
+    for index in range(600):
+        now = NOW + index
+        made = one if index % 2 else other
+        teach(made, m=3.5 if index < 400 else 2.4, calls=1, now=now, score=score((index % 10) / 10 + 0.05))
+        told, heard = one.deltas(), other.deltas()
+        one.merge(heard, now=now)
+        other.merge(told, now=now)
+    first, second = (made.threshold(speculative(), 0.0, 2.33, now + 10.0) for made in (one, other))
+
+    assert first == pytest.approx(second, rel=0.02)
+    assert face(one, now) == [pytest.approx(each) for each in face(other, now)]
