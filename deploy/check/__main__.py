@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from deploy.check import contracts, manifests, rules, schemas, tools, vllm
+from deploy.check import contracts, integrations, manifests, rules, schemas, tools, vllm
 from deploy.check.documents import DEPLOY, Finding, RenderError, overlays, render
 
 
@@ -50,16 +50,19 @@ def other_tools() -> Iterator[Finding]:
     yield from tools.systemd(DEPLOY / "systemd" / "draftlane.service")
     for path in sorted((DEPLOY / "cloudwatch" / "iam").glob("*.json")):
         yield from tools.iam(path)
+    yield from integrations.envoy(DEPLOY / "integrations" / "envoy.yaml")
+    yield from integrations.gateway_api(DEPLOY / "integrations" / "gateway-api.yaml")
     if rules.FILE.read_text(encoding="utf-8") != rules.text():
         yield Finding("rules.yaml", "is not what deploy/prometheus/rules says: run python -m deploy.check.rules")
 
 
-CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (every_overlay, other_tools)
+Check = Callable[[], Iterator[Finding]]
+CHECKS: tuple[Check, ...] = (every_overlay, other_tools)
 
 
-def main() -> int:
+def main(checks: Iterable[Check] = CHECKS) -> int:
     """Run all; 1 when something is wrong."""
-    found = [finding for check in CHECKS for finding in check()]
+    found = [finding for check in checks for finding in check()]
     for finding in found:
         print(finding, file=sys.stderr)
     print(f"deploy: {len(overlays())} overlays, {len(found)} findings")

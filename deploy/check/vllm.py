@@ -103,7 +103,13 @@ class Release:
 
 V0: Final = Release(
     "vLLM V0 Neuron fork 0.9.1",
-    {**_COMMON, "--override-neuron-config": dict, "--device": str, "--gpu-memory-utilization": float},
+    {
+        # It takes --additional-config as well, and nothing reads it there: an error that shows late.
+        **{flag: kind for flag, kind in _COMMON.items() if flag != "--additional-config"},
+        "--override-neuron-config": dict,
+        "--device": str,
+        "--gpu-memory-utilization": float,
+    },
     {"--override-neuron-config": _NXDI, "--speculative-config": _SPECULATION},
     frozenset({"eagle", "draft_model"}),  # a label only: what fuses is in override-neuron-config
 )
