@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 TICK_SECONDS = 1.0
 WINDOW_SECONDS = 30.0
+OTHER_REASONS = frozenset({"explore", "header", "policy", "shadow", "only_pool", "constraint", "pool_down", "guard"})
 _log = logging.getLogger(__name__)
 
 
@@ -83,7 +84,9 @@ class Steering:
         self._task: asyncio.Task[None] | None = None
 
     def __call__(self, finished: Finished) -> None:
-        """Take a finished call into the running window."""
+        """Take a finished call into the running window; what speculated for another reason than to win accuses no choice."""
+        if finished.speculative and finished.reason in OTHER_REASONS:
+            return
         if finished.outcome == "ok" and not finished.biased and finished.source in ("engine", "events"):
             self._sums.setdefault(finished.pool, _Sums()).take(finished)
 

@@ -159,3 +159,14 @@ def test_a_dead_pool_is_guarded_and_released() -> None:
     assert dead == "replicas"
     assert wheel.pools["spec"].verdict.guard is None
     assert wheel.pools["spec"].view(wheel.now).available
+
+
+@pytest.mark.parametrize("reason", ["explore", "header", "policy", "pool_down"])
+def test_calls_that_were_not_chosen_to_win_accuse_nobody(reason: str) -> None:
+    """A pool is not held because calls were forced onto it, or tried there to learn, and did badly as expected."""
+    wheel = Wheel()
+    for _ in range(3 * WINDOWS):
+        wheel.window(replace(CALL, reason=reason), BASELINE)
+
+    assert wheel.pools["spec"].view(wheel.now).belief == "learned"
+    assert wheel.pools["spec"].view(wheel.now).available
