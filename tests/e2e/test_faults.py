@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from harness import Running, config_for, serving, until
+from harness import Running, config_for, serving
 
 from e2e.stack import KEYED, SPEED, TLS, Stack, chat, stack
 from gateway import engine
@@ -263,15 +263,15 @@ async def test_a_dead_engine_is_left_out_and_found_again() -> None:
         await fail(it, Fault(kind="reset"), both=False)
         for _ in range(12):
             assert (await it.client.post(CHAT, json=chat())).status_code == 200
-        asked = len(it.speculative.engine.record)
-        assert asked <= 12
+        assert len(it.speculative.engine.record) < 12
         it.speculative.engine.faults.clear()
         replica = it.gateway.gateway.pipeline.live.pools["spec"].replicas[0]
         assert replica.breaker.state == "open"
-        await until(lambda: replica.breaker.allows(asyncio.get_running_loop().time()))
 
-        answer = await it.client.post(CHAT, json=chat())
-        assert (answer.headers["x-draftlane-pool"], replica.breaker.state) == ("spec", "closed")
+        async with asyncio.timeout(20):  # the breaker's wait, and the guard's next look
+            while (await it.client.post(CHAT, json=chat())).headers["x-draftlane-pool"] != "spec":
+                await asyncio.sleep(0.05)
+        assert replica.breaker.state == "closed"
 
 
 async def test_a_flapping_engine_costs_no_call() -> None:
