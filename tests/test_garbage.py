@@ -76,6 +76,7 @@ async def call(gateway: Running, body: bytes | Mapping[str, Any], *, stay: float
 ENDINGS: dict[str, tuple[Script, bytes | Mapping[str, Any], float | None]] = {
     "a whole reply": ([reply(ANSWER)], CHAT, None),
     "a whole stream": (sse(*CHAT_EVENTS, USAGE, DONE), STREAM, None),
+    "a stream that could be resumed": (sse(*CHAT_EVENTS, USAGE, DONE), {**STREAM, "temperature": 0}, None),
     "a refusal": ([reply(ANSWER)], b"{", None),
     "an engine's refusal": ([refusal("no")], CHAT, None),
     "an engine's error": ([refusal("oops", 500)], CHAT, None),
@@ -91,11 +92,10 @@ ENDINGS: dict[str, tuple[Script, bytes | Mapping[str, Any], float | None]] = {
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def served() -> AsyncIterator[tuple[Running, ScriptedEngine]]:
     """Serve a gateway before one engine."""
-    async with (
-        scripted([reply(ANSWER)]) as engine,
-        serving(config_for({"base": [engine.url]}, limits=LIMITS)) as gateway,
-    ):
-        yield gateway, engine
+    async with scripted([reply(ANSWER)]) as engine:
+        config = config_for({"base": [engine.url]}, limits=LIMITS, routing={"resume_streams": True})
+        async with serving(config) as gateway:
+            yield gateway, engine
 
 
 @pytest.mark.asyncio(loop_scope="module")
