@@ -261,7 +261,6 @@ class Upstream:
         return reply
 
 
-
 async def _until_a_token(reply: Reply) -> float:
     """Wait until a stream has said more than that it begins; return when it had (loop time)."""
     data = await reply.read()

@@ -42,7 +42,7 @@ def test_only_failures_in_a_row_open_it() -> None:
             breaker.failure(0.0, 0.5)
         breaker.success()
 
-    assert breaker.state == "closed"
+    assert repr(breaker) == "<Breaker closed failures=0>"
     for _ in range(FAILURES_TO_OPEN - 1):
         breaker.failure(0.0, 0.5)
     assert breaker.allows(0.0)

@@ -12,6 +12,7 @@ from fakes import CHAT, CHAT_EVENTS, DONE, STREAM, USAGE, event
 from harness import KEY, config_for
 
 from gateway import errors, wire
+from gateway.attempts import Attempt, Stream
 from gateway.config import key_digest
 from gateway.exchange import Exchange
 from gateway.http1 import Client, Connection
@@ -20,7 +21,6 @@ from gateway.record import Finished
 from gateway.reply import Reply
 from gateway.sse import Reader
 from gateway.tenants import Tenants
-from gateway.upstream import Attempt, Stream
 from gateway.usage import Usage
 
 CONFIG = config_for(
