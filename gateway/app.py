@@ -18,8 +18,10 @@ from gateway import operators, state
 from gateway.api import Api, ASGIApp
 from gateway.beside import Beside
 from gateway.config import Config, ConfigError, key_digest, load
+from gateway.console import overview
 from gateway.conversations import Conversations
 from gateway.embedded import with_urls
+from gateway.errors import Unavailable
 from gateway.exchange import Sink
 from gateway.learning import Learning
 from gateway.ledger.cost import COUNTERFACTUALS
@@ -210,8 +212,19 @@ class Gateway:
             "running": self.api.running,
             "uptime_seconds": time.time() - self.started_at,
             "settlement": None if self._beside is None else state.settlement(self._beside.settlement),
+            "engines": {} if self._beside is None else state.engines(self._beside.scrape, self.pipeline.live),
             **state.snapshot(self.pipeline.live),
         }
+
+    async def overview(self) -> dict[str, Any]:
+        """Return all that the operator's page shows.
+
+        Raises:
+            Unavailable: the gateway has not started yet.
+        """
+        if self._beside is None:
+            raise Unavailable("The gateway has not started yet.", code="starting")
+        return await overview(self._beside.sight(self.state()), time.time())
 
     async def receipt(self, request_id: str) -> dict[str, Any] | None:
         """Return what became of a call; None when nobody knows."""

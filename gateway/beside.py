@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from gateway.console import Lately, Sight, Used
 from gateway.health import HealthChecks
 from gateway.learning import SharedCurves
 from gateway.ledger import Ledger, Receipts, Settlement, journal_directory, open_ledger
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from gateway.store import Store
 
 GAUGE_SECONDS = 1.0
+DECISIONS = 50  # that the operator's page lists
 _log = logging.getLogger(__name__)
 
 
@@ -48,15 +50,15 @@ class Beside:
     ) -> None:
         self._live = live
         self._metrics = metrics
+        self._store = store
         self._quotas = quotas
         self._share = share
         self._told: set[tuple[str, str]] = set()  # budgets past their soft share, by tenant and label
         self._client = httpx.AsyncClient()
         self._gauges: asyncio.Task[None] | None = None
-        receipts = Receipts()
-        self.health = HealthChecks(
-            live.pools, self._client, interval_seconds=lambda: live.config.limits.health_seconds
-        )
+        self.receipts = receipts = Receipts()
+        self.lately = Lately()
+        self.health = HealthChecks(live.pools, self._client, interval_seconds=lambda: live.config.limits.health_seconds)
         self.scrape = Scrape(live.pools, self._client, clock=live.clock)
         self.steering = Steering(
             config=lambda: live.config,
@@ -68,7 +70,7 @@ class Beside:
             clock=live.clock,
         )
         ledger, self.settlement = self._open_books(store, receipts)
-        for sink in (receipts.append, ledger.append, self.steering):
+        for sink in (receipts.append, ledger.append, self.steering, self.lately):
             add_sink(sink)
         metrics.engines(self._readings)
 
@@ -106,6 +108,22 @@ class Beside:
         await self._client.aclose()
         await self._quotas.stop()
         await self.settlement.stop()
+
+    def sight(self, state: Mapping[str, Any]) -> Sight:
+        """Return what the operator's page looks at; `state` is what /draftlane/state says."""
+        now = self._live.clock()
+        replicas = [replica for pool in self._live.pools for replica in pool.replicas]
+        ages = {replica.name: self.scrape.of(replica).age(now) for replica in replicas}
+        return Sight(
+            config=self._live.config,
+            state=state,
+            store=self._store,
+            lately=self.lately,
+            calls=self.receipts.last(DECISIONS),
+            used=[Used(each.tenant, each.label, each.used / each.limit) for each in self._live.tenants.used()],
+            ages={name: age for name, age in ages.items() if age is not None},
+            workers=self._live.config.server.workers,
+        )
 
     def set_gauges(self) -> None:
         """Set the figures of pools, limits and books as they are now."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
-from gateway import advice_api, explain
+from gateway import advice_api, console, explain
 from gateway.errors import Forbidden, GatewayError, MethodNotAllowed, NotFound, Unauthorized
 from gateway.tenants import presented_key
 
@@ -22,6 +22,7 @@ def build(gateway: Gateway) -> FastAPI:
     app = FastAPI(title="Draftlane", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.include_router(_public(gateway))
     app.include_router(advice_api.router(gateway))  # before the operators' own: tenants ask here
+    app.include_router(console.router())
     app.include_router(_admin(gateway), prefix="/draftlane", dependencies=[Depends(_admin_key(gateway))])
 
     @app.exception_handler(GatewayError)
@@ -80,6 +81,10 @@ def _admin(gateway: Gateway) -> APIRouter:
     @router.get("/state")
     async def state() -> dict[str, Any]:
         return gateway.state()
+
+    @router.get("/overview")
+    async def overview() -> dict[str, Any]:
+        return await gateway.overview()
 
     @router.post("/explain")
     async def dry_run(request: Request) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -43,6 +44,10 @@ class Receipts:
         """Return the receipt of a call that this process served, as JSON types, or None."""
         call = self._calls.get(request_id)
         return None if call is None else decode(encode((call,))[request_id])
+
+    def last(self, count: int) -> list[Finished]:
+        """Return up to `count` of the calls that this process served last, newest first."""
+        return list(islice(reversed(self._calls.values()), count))
 
     def unshared(self, count: int) -> list[Finished]:
         """Take up to `count` calls that the Store has not been given yet, oldest first."""

@@ -1,0 +1,114 @@
+"""The last minutes of calls, added up in steps of a few seconds: what the operator's page draws. A sink; bounded memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gateway.record import Finished, Outcome
+
+STEP_SECONDS: Final = 5
+KEPT_STEPS: Final = 120  # ten minutes
+NOW_SECONDS: Final = 300  # what "now" means where money is told
+# How calls end through no fault of the client.
+FAILED: Final[frozenset[Outcome]] = frozenset(
+    {"unavailable", "upstream_failed", "upstream_timeout", "truncated", "stalled", "internal"}
+)
+POLICIES: Final = ("baseline", "speculative")
+
+
+@dataclass(slots=True)
+class Step:
+    """What the calls that ended within one step came to; `at` is its Unix time."""
+
+    at: int
+    calls: int = 0
+    failed: int = 0
+    free: int = 0  # answers with tokens that cost nothing
+    cost_usd: float = 0.0
+    elsewhere: dict[str, float] = field(default_factory=lambda: dict.fromkeys(POLICIES, 0.0))
+    tokens: dict[str, int] = field(default_factory=dict)  # written, by pool
+    break_even: float | None = None
+    threshold: float | None = None
+    predicted: float = 0.0
+    observed: float = 0.0
+    speculated: int = 0  # calls behind the two sums
+
+    def take(self, call: Finished) -> None:
+        """Add one call."""
+        self.calls += 1
+        self.failed += call.outcome in FAILED
+        self.cost_usd += call.cost_usd
+        for policy in POLICIES:
+            self.elsewhere[policy] += call.counterfactual.get(policy, call.cost_usd)
+        if call.pool:
+            self.tokens[call.pool] = self.tokens.get(call.pool, 0) + call.completion_tokens
+            self.free += call.completion_tokens > 0 and call.cost_usd == 0.0
+        if call.break_even:
+            self.break_even, self.threshold = call.break_even, call.threshold
+        if call.speculative and call.acceptance is not None and call.expected is not None and not call.biased:
+            self.speculated += 1
+            self.predicted += call.expected
+            self.observed += call.acceptance
+
+
+class Lately:
+    """Steps of the last minutes, oldest first."""
+
+    def __init__(self) -> None:
+        self._steps: deque[Step] = deque(maxlen=KEPT_STEPS)
+
+    def __call__(self, call: Finished) -> None:
+        """Take a finished call; about a microsecond."""
+        at = int(call.time + call.duration) // STEP_SECONDS * STEP_SECONDS
+        last = self._steps[-1] if self._steps else None
+        if last is None or at > last.at:
+            last = Step(at)
+            self._steps.append(last)
+        last.take(call)  # one that ends a moment late belongs to the running step
+
+    def since(self, time: float) -> list[Step]:
+        """Return the steps that began at a Unix time or later."""
+        return [step for step in self._steps if step.at >= time]
+
+    def now(self, time: float) -> dict[str, Any]:
+        """Return what the last minutes came to: calls, failures, tokens, dollars and dollars per million tokens."""
+        steps = self.since(time - NOW_SECONDS)
+        cost = sum(step.cost_usd for step in steps)
+        tokens = sum(sum(step.tokens.values()) for step in steps)
+        # A gateway that has just begun is not idle for the minutes before it.
+        seconds = min(NOW_SECONDS, max(STEP_SECONDS, time - steps[0].at)) if steps else NOW_SECONDS
+        return {
+            "seconds": seconds,
+            "calls": sum(step.calls for step in steps),
+            "failed": sum(step.failed for step in steps),
+            "free": sum(step.free for step in steps),
+            "tokens": tokens,
+            "cost_usd": cost,
+            "usd_per_hour": cost * 3600 / seconds,
+            "usd_per_million": cost * 1e6 / tokens if tokens else None,
+            "baseline_usd": sum(step.elsewhere["baseline"] for step in steps),
+        }
+
+    def series(self, time: float) -> dict[str, Any]:
+        """Return the last ten minutes step by step, those without calls included and the running one not, for drawing."""
+        steps = {step.at: step for step in self._steps}
+        last = (int(time) // STEP_SECONDS - 1) * STEP_SECONDS
+        shown = [
+            steps.get(at) or Step(at)
+            for at in range(last - (KEPT_STEPS - 1) * STEP_SECONDS, last + STEP_SECONDS, STEP_SECONDS)
+        ]
+        pools = sorted({pool for step in shown for pool in step.tokens})
+        hourly = 3600 / STEP_SECONDS
+        return {
+            "step_seconds": STEP_SECONDS,
+            "times": [step.at for step in shown],
+            "usd_per_hour": [step.cost_usd * hourly for step in shown],
+            **{f"{policy}_usd_per_hour": [step.elsewhere[policy] * hourly for step in shown] for policy in POLICIES},
+            "tokens_per_second": {pool: [step.tokens.get(pool, 0) / STEP_SECONDS for step in shown] for pool in pools},
+            "break_even": [step.break_even for step in shown],
+            "threshold": [step.threshold for step in shown],
+            "predicted": [step.predicted / step.speculated if step.speculated else None for step in shown],
+            "observed": [step.observed / step.speculated if step.speculated else None for step in shown],
+        }
