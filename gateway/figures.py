@@ -37,6 +37,8 @@ POSITIONS: Final = (
 )
 GAUGES: Final = frozenset({"running", "waiting", "kv_usage"})
 _NAMES: Final = {name: key for key, names in ALIASES.items() for name in names}
+_WANTED: Final = (*_NAMES, *POSITIONS)
+_LOOKED_AT: Final = 20  # lines of a page that has none of these, to tell another engine's metrics from no metrics at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,10 @@ def read(text: str, at: float) -> Figures:
     """
     values: dict[str, float] = {}
     positions: dict[int, float] = {}
-    for family in text_string_to_metric_families(text):
+    lines = text.splitlines()
+    # The event loop waits for this: of a page's thousand lines two dozen are parsed. A page without any is looked at, too.
+    wanted = [line for line in lines if line.startswith(_WANTED)] or lines[:_LOOKED_AT]
+    for family in text_string_to_metric_families("\n".join([*wanted, ""])):
         if not family.name.startswith("vllm:"):
             continue
         for sample in family.samples:
