@@ -1,0 +1,1 @@
+"""Of LiteLLM, what a callback imports."""
