@@ -133,6 +133,7 @@ def _report(
         "artefact": scorer.version,
         "prior": args.prior,
         "cost_weight": args.cost_weight,
+        "judged_by": "relative_objective",
         "fleet": {
             "replicas": shape.replicas,
             "slots": shape.slots,
