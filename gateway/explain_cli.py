@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from classifier.scorer import ArtefactError
 from gateway.app import Gateway
 from gateway.config import Config, ConfigError, load
 from gateway.errors import GatewayError
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     except ConfigError as error:
         print("\n".join(f"{args.config}: {problem}" for problem in error.problems), file=sys.stderr)
         return 1
-    except (GatewayError, OSError, httpx.HTTPError) as error:
+    except (GatewayError, ArtefactError, OSError, httpx.HTTPError) as error:
         print(f"draftlane explain: {error}", file=sys.stderr)
         return 1
     print(json.dumps(found) if args.json else _in_words(found))

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import uvicorn
 
+from classifier.scorer import ArtefactError
 from gateway.app import Gateway
 from gateway.config import Config, ConfigError, load
 from gateway.embedded import EmbeddedEngines, EmbeddedError
@@ -86,7 +87,11 @@ def work(index: int, sockets: list[socket.socket], start: Start) -> int:
     _log_to_stderr()
     share = Share(Path(start.shared), f"{index}-{os.getpid()}") if start.shared else None
     admin_port = sockets[1].getsockname()[1] if len(sockets) > 1 else None
-    gateway = Gateway(start.config, path=start.path, embedded=start.embedded, share=share, admin_port=admin_port)
+    try:
+        gateway = Gateway(start.config, path=start.path, embedded=start.embedded, share=share, admin_port=admin_port)
+    except ArtefactError as error:
+        print(f"classifier.artefact: {error}", file=sys.stderr)
+        return 1
     server = server_of(gateway, start.config)
     with contextlib.suppress(KeyboardInterrupt):
         server.run(sockets)

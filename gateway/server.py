@@ -57,5 +57,5 @@ class DrainingServer(uvicorn.Server):
             if loop.time() - began >= self._notice_seconds and not self._running():
                 break
         else:
-            self.config.timeout_graceful_shutdown = 1  # the time is over: uvicorn would grant as much again
+            self.config.timeout_graceful_shutdown = 0  # the time is over: uvicorn would grant as much again
         self.should_exit = True

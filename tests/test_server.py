@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -310,7 +311,7 @@ async def test_garbage_behind_a_request_waits_for_its_answer(gateway: Running, e
 CONFIG = """
 [server]
 port = 0
-drain_seconds = 1.2
+drain_seconds = 2.0
 [[model]]
 name = "demo"
 [[pool]]
@@ -333,8 +334,8 @@ async def process(path: Path, url: str) -> AsyncIterator[tuple[asyncio.subproces
     run = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "gateway", "serve", "--config", str(path)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
         cwd=Path(__file__).parent.parent,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
@@ -349,6 +350,20 @@ async def process(path: Path, url: str) -> AsyncIterator[tuple[asyncio.subproces
         if run.returncode is None:
             run.kill()
         await run.communicate()
+
+
+async def test_what_cannot_start_says_why(tmp_path: Path) -> None:
+    """A gateway without a usable artefact ends with a sentence and status 1, not with a traceback."""
+    path = tmp_path / "config.toml"
+    broken = CONFIG.format(url="http://127.0.0.1:9", digest=key_digest(KEY)) + '[classifier]\nartefact = "none.json"\n'
+    await asyncio.to_thread(path.write_text, broken)
+    command = [sys.executable, "-m", "gateway", "serve", "--config", str(path)]
+    run = await asyncio.create_subprocess_exec(*command, stderr=PIPE, cwd=Path(__file__).parent.parent)
+    _, err = await run.communicate()
+
+    assert run.returncode == 1
+    assert b"classifier.artefact: " in err
+    assert b"Traceback" not in err
 
 
 async def get(port: int, path: str) -> Answer:
