@@ -5,32 +5,30 @@ Owns serving. Refuses to raise: whatever `View.of` made of a request gets a scor
 
 from __future__ import annotations
 
-import bisect
-import hashlib
-import json
 import math
-import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from classifier.artifact import ArtefactError, digest_of, load
+from classifier.features import BUCKETS, NAMES, Measured, buckets_of, hash_of, hash_words, measure
 from classifier.view import View
+from classifier.weights import Weights
 
 __all__ = ["ArtefactError", "Contribution", "Score", "Scorer", "View"]
 
-SHIPPED = Path(__file__).parent / "model" / "artefact.json"
-_WORD = re.compile(r"\w\w+")
-
-
-class ArtefactError(Exception):
-    """An artefact that cannot be used; the message says why and what to do."""
+_LONGEST = 160_000.0  # tokens; e to the twelfth, where predictions of length end
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
     """What a request promises: `value` is a calibrated quantile in [0, 1] of the reference distribution.
 
-    Acceptance lengths are tokens per verification step at window 7, at least 1; `spread` is the standard deviation of
-    the log acceptance length; `output_tokens` is the expected number of completion tokens.
+    Of requests scored v, the measured acceptance length lies on average at the quantile v of the reference data. Acceptance
+    lengths are tokens per verification step at window 7, at least 1; `spread` is the standard deviation of the log
+    acceptance length; `output_tokens` is the expected number of completion tokens.
     """
 
     value: float
@@ -52,34 +50,75 @@ class Contribution:
 class Scorer:
     """An immutable model loaded from an artefact."""
 
-    def __init__(self, content: dict[str, object], version: str) -> None:
-        self._words: dict[str, list[float]] = content["words"]  # type: ignore[assignment]
-        self._bias: list[float] = content["bias"]  # type: ignore[assignment]
-        self._knots: list[float] = content["knots"]  # type: ignore[assignment]
-        self._spread = float(content["spread"])  # type: ignore[arg-type]
-        self.prior_curve: tuple[float, ...] = tuple(content["prior_curve"])  # type: ignore[arg-type]
+    __slots__ = ("_weights", "about", "prior_curve", "version")
+
+    def __init__(self, weights: Weights, about: dict[str, Any], version: str) -> None:
+        self._weights = weights
+        self.about = about
         self.version = version
+        self.prior_curve: tuple[float, ...] = tuple(weights.curve.tolist())
+
+    def __repr__(self) -> str:
+        return f"<Scorer {self.version} {self.prior_curve[0]:.1f}…{self.prior_curve[-1]:.1f}>"
 
     @classmethod
     def load(cls, path: Path | None = None) -> Scorer:
         """Read an artefact (None: the shipped one); raises ArtefactError saying what to do."""
-        try:
-            raw = (path or SHIPPED).read_bytes()
-            return cls(json.loads(raw), hashlib.sha256(raw).hexdigest()[:12])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ArtefactError(f"cannot use {path or SHIPPED}: {error}; retrain it with `python -m classifier train`") from error
+        return cls(*load(path))
 
     def score(self, view: View) -> Score:
         """Predict; never raises."""
-        found = [self._words[w] for w in set(_WORD.findall(view.user.lower())) if w in self._words]
-        scale = 1 / math.sqrt(len(found) or 1)
-        log_m, log_n, log_out = (b + scale * sum(f[i] for f in found) for i, b in enumerate(self._bias))
-        value = bisect.bisect_left(self._knots, log_m) / len(self._knots)
-        return Score(value, max(1.0, math.exp(log_m)), self._spread, max(1.0, math.exp(log_n)), math.exp(log_out))
+        return self.score_measured(measure(view), view.max_tokens)
+
+    def score_measured(self, measured: Measured, max_tokens: float | None = None) -> Score:
+        """Predict from features that were computed before."""
+        found = self._weights.predict(measured)
+        output = min(math.exp(found.log_output), _LONGEST if max_tokens is None else max(1.0, max_tokens))
+        return Score(
+            value=self._weights.score(found.log_length),
+            acceptance_length=math.exp(found.log_length),
+            spread=found.spread,
+            ngram_acceptance_length=math.exp(found.log_ngram),
+            output_tokens=max(1.0, output),
+        )
+
+    def features(self, view: View) -> dict[str, Any]:
+        """The features of a request without its text, as own-traffic training accepts them."""
+        measured = measure(view)
+        cues = [round(value, 5) for value in measured.cues.tolist()]
+        return {"digest": digest_of(), "cues": cues, "words": measured.words.tolist()}
 
     def explain(self, view: View, top: int = 8) -> list[Contribution]:
-        """The features that moved this prediction most, by absolute effect in log acceptance length."""
-        found = [w for w in dict.fromkeys(_WORD.findall(view.user.lower())) if w in self._words]
-        scale = 1 / math.sqrt(len(found) or 1)
-        moved = [Contribution(f"word:{w}", 1.0, scale * self._words[w][0]) for w in found]
-        return sorted(moved, key=lambda c: -abs(c.effect))[:top]
+        """The features that moved this prediction most, by absolute effect on the log acceptance length.
+
+        Effects are against the mean request of the reference data. "prototypes" is all that likeness to known requests adds
+        beyond what an average request gets; it has no finer parts.
+        """
+        weights, measured = self._weights, measure(view)
+        z, rarity, norm, likeness = weights.parts(measured)
+        mean = weights.liken(np.zeros_like(z))
+        effects = z * weights.cues[:, 0]
+        found = [
+            Contribution(name, value, effect)
+            for name, value, effect in zip(NAMES, measured.cues.tolist(), effects.tolist(), strict=True)
+        ]
+        gain = norm * rarity * weights.words[measured.words, 0]
+        words = _spelling(view.user)
+        for bucket, effect in zip(measured.words.tolist(), gain.tolist(), strict=True):
+            found.append(Contribution(f"word:{words.get(bucket, '…')}", 1.0, effect))
+        found.append(Contribution("prototypes", float(likeness.max()), float((likeness - mean) @ weights.likeness[:, 0])))
+        moved = [item for item in found if item.effect != 0.0]
+        return sorted(moved, key=lambda item: -abs(item.effect))[: max(0, top)]
+
+
+def _spelling(text: str) -> dict[int, str]:
+    """Buckets of a text's words and pairs, with one way to spell each; slow, for explanations only."""
+    mask = "".join(c if c.isalnum() or c in "_#+" or ord(c) > 127 else " " for c in text)
+    words = ["".join(c.lower() if c.isascii() else c for c in word) for word in mask.split()]
+    found: dict[int, str] = {}
+    for first, second in zip(words, [*words[1:], ""], strict=True):
+        found.setdefault(hash_of(first) % BUCKETS, first)
+        if second:
+            pair = hash_words(np.frombuffer(f"{first} {second}".encode("utf-8", "replace"), np.uint8))[0]
+            found.setdefault(int(buckets_of(pair)[-1]), f"{first} {second}")
+    return found
