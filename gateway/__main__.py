@@ -13,6 +13,7 @@ COMMANDS = {
     "explain": "gateway.explain_cli",
     "engine": "gateway.engine.cli",
     "ledger": "gateway.ledger.cli",
+    "report": "gateway.measure.report_cli",
     "doctor": "gateway.measure.doctor_cli",
     "fleet": "gateway.measure.fleet",
 }

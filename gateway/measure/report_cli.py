@@ -1,0 +1,104 @@
+"""`draftlane report`: cost and routing of some days from the ledger, as one HTML file and a picture; needs no Grafana."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from datetime import UTC, date, datetime
+from importlib.util import find_spec
+from pathlib import Path
+
+from gateway.config import Config, ConfigError, load
+from gateway.measure.report_facts import Facts, facts
+from gateway.store import Row, StoreError, open_store
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    today = datetime.now(UTC).date()
+    parser = subparsers.add_parser("report", help="write cost and routing of some days as HTML, from the ledger")
+    parser.add_argument(
+        "--config", default="config.toml", type=Path, help="the configuration file (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--from",
+        dest="first",
+        type=date.fromisoformat,
+        default=today.replace(day=1),
+        metavar="DAY",
+        help="first day, UTC, such as 2026-11-01 (default: the first of this month)",
+    )
+    parser.add_argument(
+        "--to", dest="last", type=date.fromisoformat, default=today, metavar="DAY", help="last day (default: today)"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("draftlane-report.html"), help="the HTML file (default: %(default)s)"
+    )
+    parser.add_argument("--png", type=Path, help="write the charts as a picture too")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the report; 1 when the ledger cannot be read or a file not written, 2 for wrong use."""
+    if args.first > args.last:
+        print(f"draftlane report: --from {args.first} lies after --to {args.last}", file=sys.stderr)
+        return 2
+    if find_spec("matplotlib") is None:
+        print("draftlane report: charts need matplotlib: pip install 'draftlane[report]'", file=sys.stderr)
+        return 1
+    now = datetime.now(UTC)
+    try:
+        config = load(args.config)
+        rows = asyncio.run(_rows(config, args.first.isoformat(), args.last.isoformat()))
+        found = facts(rows, config.pools, first=args.first, last=args.last, now=now)
+        _write(found, args, now)
+    except ConfigError as error:
+        print("\n".join(f"{args.config}: {problem}" for problem in error.problems), file=sys.stderr)
+        return 1
+    except (StoreError, OSError) as error:
+        print(f"draftlane report: {error}", file=sys.stderr)
+        return 1
+    _tell(found, args)
+    return 0
+
+
+def _write(found: Facts, args: argparse.Namespace, now: datetime) -> None:
+    from gateway.measure.report_charts import as_png
+    from gateway.measure.report_page import headline, page
+
+    args.out.write_text(page(found, written=now))
+    if args.png is not None:
+        span = f"{found.first.isoformat()} to {found.last.isoformat()}"
+        as_png(found, args.png, f"Draftlane, {span}: {headline(found)}")
+
+
+def _tell(found: Facts, args: argparse.Namespace) -> None:
+    from gateway.measure.report_page import headline
+
+    if args.json:
+        told = {
+            "html": str(args.out),
+            "png": None if args.png is None else str(args.png),
+            "from": found.first.isoformat(),
+            "to": found.last.isoformat(),
+            "total": found.total,
+            "saved_usd": found.saved,
+            "capacity_usd": found.capacity_usd,
+            "idle_usd": found.idle_usd,
+        }
+        print(json.dumps(told))
+    else:
+        print(f"{args.out}: {headline(found)}")
+
+
+async def _rows(config: Config, first: str, last: str) -> list[Row]:
+    if config.store.kind == "memory":
+        raise StoreError('a ledger in memory ends with its gateway; set store.kind to "sqlite" or "redis" to keep it')
+    store = open_store(config.store)
+    try:
+        return await store.totals(first, last)
+    finally:
+        await store.aclose()
