@@ -2,6 +2,9 @@
 
 The policy called draftlane is the gateway's own routing code, fed as a gateway would feed it. Everything follows from the data,
 the arguments and the seed: there is no wall clock in it, so the same command prints the same figures.
+
+Rows that the artefact was trained on flatter its scores, and with them every policy that reads them; `--artefact` takes one
+that was trained elsewhere.
 """
 
 from __future__ import annotations
