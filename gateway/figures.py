@@ -38,7 +38,7 @@ POSITIONS: Final = (
 GAUGES: Final = frozenset({"running", "waiting", "kv_usage"})
 _NAMES: Final = {name: key for key, names in ALIASES.items() for name in names}
 _WANTED: Final = (*_NAMES, *POSITIONS)
-_LOOKED_AT: Final = 20  # lines of a page that has none of these, to tell another engine's metrics from no metrics at all
+_LOOKED_AT: Final = 20  # lines of a page without any of these, to tell other metrics from none at all
 
 
 @dataclass(frozen=True, slots=True)
