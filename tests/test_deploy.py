@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from deploy.check import contracts, integrations, manifests, rules, schemas, tools, vllm
 from deploy.check.__main__ import CHECKS, main
-from deploy.check.documents import DEPLOY, Finding, Rendered, RenderError, overlays, render
+from deploy.check.documents import DEPLOY, Finding, Rendered, RenderError, containers, overlays, pods, render
 from deploy.check.manifests import image_problem
 
 FUSED = "trn2-fused-draft"
@@ -381,3 +382,22 @@ def test_envoys_unknown_fields_are_told(tmp_path: Path) -> None:
         path = tmp_path / "envoy.yaml"
         path.write_text(text.replace(right, wrong))
         assert list(integrations.envoy(path))
+
+
+def test_the_readme_speaks_of_what_is_there() -> None:
+    """Files and overlays that it names exist, every overlay is in its table, and its Secret has the keys that pods ask for."""
+    text = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:deploy/|k8s/|integrations/|cloudwatch/|systemd/|tests/)[\w./-]+)`", text))
+    missing = [name for name in named if not any((base / name).exists() for base in (DEPLOY, DEPLOY.parent))]
+    asked = {
+        entry["valueFrom"]["secretKeyRef"]["key"]
+        for name in overlays()
+        for _, pod in pods(render(name))
+        for container in containers(pod)
+        for entry in container.get("env", ())
+        if "secretKeyRef" in entry.get("valueFrom", {})
+    }
+
+    assert missing == []
+    assert all(f"`{name}`" in text for name in overlays() if "/" not in name)
+    assert asked == set(re.findall(r"--from-literal=([\w-]+)=", text))

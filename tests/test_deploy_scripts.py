@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,19 @@ http.server.HTTPServer(("127.0.0.1", {port}), Health).serve_forever()
 """
 
 
+def arguments(tmp_path: Path) -> list[str]:
+    """Return what the engine of the speculative pool would be started with."""
+    draft = json.dumps({"model": f"{tmp_path}/models/qwen3-1.7b", "num_speculative_tokens": 7})
+    return [f"{tmp_path}/models/qwen3-32b", "--max-num-seqs", "4", "--speculative-config", draft]
+
+
+def fetched(tmp_path: Path, *names: str) -> None:
+    """Mark models as complete, as the download does."""
+    for name in names:
+        (tmp_path / "models" / name).mkdir(parents=True)
+        (tmp_path / "models" / name / "REVISION").write_text("commit")
+
+
 def compile_with(tmp_path: Path, port: int, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the compile Job's script with a vLLM that compiles by writing down what it was asked for."""
     binaries = tmp_path / "bin"
@@ -111,13 +125,14 @@ def compile_with(tmp_path: Path, port: int, **environment: str) -> subprocess.Co
     fake.chmod(0o755)
     script = (SCRIPTS / "compile.sh").read_text()
     local = script.replace("/scripts/", f"{SCRIPTS}/").replace("/scratch", str(tmp_path / "scratch"))
+    local = local.replace("'/models/", f"'{tmp_path}/models/")
     (tmp_path / "compile.sh").write_text(
         local.replace("127.0.0.1:8000", f"127.0.0.1:{port}").replace("sleep 10", "sleep 0.1")
     )
     (tmp_path / "scratch").mkdir(exist_ok=True)
     (tmp_path / "artefacts").mkdir(exist_ok=True)
     return subprocess.run(
-        ["/bin/sh", str(tmp_path / "compile.sh"), "/models/qwen3-32b", "--max-num-seqs", "4"],
+        ["/bin/sh", str(tmp_path / "compile.sh"), *arguments(tmp_path)],
         capture_output=True,
         text=True,
         check=False,
@@ -134,11 +149,25 @@ def compile_with(tmp_path: Path, port: int, **environment: str) -> subprocess.Co
 
 def test_compiling_keeps_what_the_engine_leaves(tmp_path: Path, unused_port: int) -> None:
     """The engine gets the flags as they are, is stopped once it answers, and what it compiled is kept and passes the check."""
+    fetched(tmp_path, "qwen3-32b", "qwen3-1.7b")
     done = compile_with(tmp_path, unused_port)
 
     assert done.returncode == 0, done.stderr
-    assert json.loads((tmp_path / "seen.json").read_text()) == ["serve", "/models/qwen3-32b", "--max-num-seqs", "4"]
+    assert json.loads((tmp_path / "seen.json").read_text()) == ["serve", *arguments(tmp_path)]
     assert check(tmp_path / "artefacts" / NAME) == (0, "")
+
+
+def test_compiling_waits_for_both_models(tmp_path: Path, unused_port: int) -> None:
+    """While the draft is not marked as complete nothing starts; once it is, compilation goes on by itself."""
+    fetched(tmp_path, "qwen3-32b")
+    late = threading.Timer(1.0, fetched, (tmp_path, "qwen3-1.7b"))
+    late.start()
+    done = compile_with(tmp_path, unused_port)
+    late.join()
+
+    assert done.returncode == 0, done.stderr
+    assert f"waiting for {tmp_path}/models/qwen3-1.7b" in done.stdout
+    assert "models/qwen3-32b" not in done.stdout
 
 
 def test_compiling_again_does_nothing(tmp_path: Path, unused_port: int) -> None:
@@ -163,6 +192,7 @@ def test_other_artefacts_are_never_overwritten(tmp_path: Path, unused_port: int)
 
 def test_an_engine_that_fails_fails_the_job(tmp_path: Path, unused_port: int) -> None:
     """The Job ends with an error rather than wait for an engine that is gone, and keeps nothing."""
+    fetched(tmp_path, "qwen3-32b", "qwen3-1.7b")
     done = compile_with(tmp_path, unused_port, FAILS="1")
 
     assert done.returncode != 0

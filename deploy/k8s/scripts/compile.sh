@@ -12,6 +12,14 @@ if [ -e "$final/neuron_config.json" ]; then
   exit 1
 fi
 
+# Models come by a Job of their own, which marks each as complete.
+for model in $(printf '%s\n' "$@" | grep -o '/models/[A-Za-z0-9._-]*'); do
+  until [ -e "$model/REVISION" ]; do
+    echo "waiting for $model"
+    sleep 10
+  done
+done
+
 # The compiler renames and locks, which object storage cannot: it works on local disk, and the result is copied.
 scratch="/scratch/$(basename "$final")"
 NEURON_COMPILED_ARTIFACTS="$scratch" vllm serve "$@" &
