@@ -99,7 +99,7 @@ class Course:
         return path
 
 
-def _expected(engine: int, directory: Path) -> dict[bool, Path]:
+def expected_answers(engine: int, directory: Path) -> dict[bool, Path]:
     """Ask the engine itself once for each kind of answer, and keep the bytes."""
     found = {}
     for stream in (False, True):
@@ -140,7 +140,7 @@ def course(systems: Sequence[System], workloads: Sequence[Workload], rounds: int
         _say("only one core: engine, load and gateway share it, and only CPU times mean anything")
     with tempfile.TemporaryDirectory() as name, native.engine(cores.load) as engine:
         directory = Path(name)
-        plan = Course(cores, engine, directory, _expected(engine, directory))
+        plan = Course(cores, engine, directory, expected_answers(engine, directory))
         with _started(systems, cores, engine, directory) as (up, absent):
             idle = {each.system.name: round(machine.resident_mib(machine.tree(each.process)), 1) for each in up}
             for number in range(rounds):
@@ -184,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := [name for name in wanted if name not in BY_NAME and name != DIRECT]:
         parser.error(f"no such system: {', '.join(unknown)}; there are {', '.join(BY_NAME)}")
     systems = [system for system in SYSTEMS if system.name in wanted]
-    workloads = QUICK if args.quick else FULL
+    workloads: Sequence[Workload] = QUICK if args.quick else FULL
     if args.workloads:
         workloads = tuple(each for each in workloads if each.name in args.workloads.split(","))
     began = time.monotonic()

@@ -50,7 +50,7 @@ def running(system: System, core: int, engine: int, directory: Path) -> Iterator
     with log.open("wb") as errors, (place.directory / "stdout").open("wb") as told:
         process = subprocess.Popen(
             pinned(core, system.command(place)),
-            cwd=None if system.name.startswith("draftlane") else place.directory,
+            cwd=None if system.own else place.directory,
             env={**os.environ, **system.env},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if system.announces else told,

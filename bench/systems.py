@@ -55,6 +55,7 @@ class System:
     `command` makes the command line, after `install` has made what it needs and returned the version. `announces`: the
     system chooses its own port and prints a line "listening PORT". `rewrites`: it does not pass the
     engine's bytes on unchanged. `light`: it is so slow that the heaviest workloads would only measure its queue.
+    `own`: it is a module of this project.
     """
 
     name: str
@@ -67,6 +68,7 @@ class System:
     announces: bool = False
     rewrites: bool = False
     light: bool = False
+    own: bool = False
 
 
 def _run(command: list[str], directory: Path) -> None:
@@ -162,7 +164,7 @@ def _nginx(place: Place) -> list[str]:
     ]
 
 
-def _draftlane_config(place: Place, policy: str, log: str) -> str:
+def _draftlane_config(place: Place, policy: str, log: str, workers: int) -> str:
     digest = hashlib.sha256(KEY.encode()).hexdigest()
     pools = "".join(
         f'[[pool]]\nname = "{kind}"\nmodel = "demo"\nkind = "{kind}"\nprice_per_hour = 17.88\nslots = 4096\n{more}'
@@ -170,17 +172,20 @@ def _draftlane_config(place: Place, policy: str, log: str) -> str:
         for host, kind, more in ((1, "speculative", 'window = 7\ndrafter = "draft_model"\n'), (2, "baseline", ""))
     )
     return (
-        f'[server]\nhost = "127.0.0.1"\nport = {place.port}\nlog = "{log}"\n[[model]]\nname = "demo"\n{pools}'
+        f'[server]\nhost = "127.0.0.1"\nport = {place.port}\nworkers = {workers}\nlog = "{log}"\n'
+        f'[[model]]\nname = "demo"\n{pools}'
         f'[[tenant]]\nname = "bench"\nkey_sha256 = ["{digest}"]\npolicy = "{policy}"\n'
     )
 
 
-def _draftlane(policy: str, log: str) -> Callable[[Place], list[str]]:
+def draftlane(name: str = "draftlane", *, policy: str = "auto", log: str = "json", workers: int = 1) -> System:
+    """Return Draftlane as a system, with a tenant of this policy."""
+
     def command(place: Place) -> list[str]:
-        config = place.write("draftlane.toml", _draftlane_config(place, policy, log))
+        config = place.write("draftlane.toml", _draftlane_config(place, policy, log, workers))
         return [sys.executable, "-m", "gateway", "serve", "--config", config]
 
-    return command
+    return System(name=name, install=_own_version, command=command, own=True)
 
 
 def _own_version() -> str:
@@ -251,8 +256,8 @@ _PORTKEY: Final = CACHE / "portkey/node_modules/@portkey-ai/gateway/build/start-
 
 SYSTEMS: Final = (
     System(name="nginx", install=_nginx_version, command=_nginx),
-    System(name="draftlane", install=_own_version, command=_draftlane("auto", "json")),
-    System(name="draftlane-relay", install=_own_version, command=_draftlane("baseline", "off")),
+    draftlane(),
+    draftlane("draftlane-relay", policy="baseline", log="off"),  # not scored: see the gateway's routing.plain
     System(
         name="vllm-router",
         install=_python("vllm-router", f"vllm-router=={VERSIONS['vllm-router']}"),
