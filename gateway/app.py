@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
@@ -208,8 +209,10 @@ class Gateway:
     def state(self) -> dict[str, Any]:
         """Return what the gateway is doing, for people."""
         return {
+            "pid": os.getpid(),
             "draining": self.draining,
             "running": self.api.running,
+            "tasks": len(asyncio.all_tasks()),
             "uptime_seconds": time.time() - self.started_at,
             "settlement": None if self._beside is None else state.settlement(self._beside.settlement),
             "engines": {} if self._beside is None else state.engines(self._beside.scrape, self.pipeline.live),

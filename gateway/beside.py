@@ -137,6 +137,7 @@ class Beside:
                 step_seconds=pool.step_seconds,
                 replicas=counts,
                 running=pool.running,
+                waiting=pool.turns.waiting,
                 slots=pool.config.slots * len(pool.replicas),
             )
             if pool.config.speculative:

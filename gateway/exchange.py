@@ -66,6 +66,7 @@ class Exchange:
     outcome: Outcome = "internal"
     error: str | None = None
     marks: dict[str, float] = field(default_factory=dict)
+    queued: float = 0.0  # seconds that it waited for its turn
     booked: bool = False
     settled: bool = False
 
@@ -204,6 +205,7 @@ class Exchange:
             completion_tokens=completion_tokens,
             usage_source="events" if estimated else "engine" if usage else "none",
             duration=ended - self.started,
+            queued=self.queued,
             ttft=stream.first_byte_at - self.started if stream and call and call.stream else None,
             overhead=self._overhead(stream),
             acceptance=seen.acceptance,
@@ -248,10 +250,10 @@ class Exchange:
         for phase in ("parse", "score", "plan"):
             at = self.marks.get(phase)
             if at is not None:
-                phases[phase] = at - before
+                phases[phase] = at - before - (self.queued if phase == "plan" else 0.0)
                 before = at
         if stream is not None and "body" in self.marks and not self.resumed:
-            phases["total"] = stream.sent_at - self.marks["body"]
+            phases["total"] = stream.sent_at - self.marks["body"] - self.queued
         return phases
 
     def _observe(self) -> Observation:

@@ -74,7 +74,12 @@ class Pipeline:
         exchange.score = score = live.scorer.score(call.view) if scored else None  # never raises
         exchange.mark("score")
         place = live.conversations.find(tenant.name, model, call.conversation, time.time())
-        exchange.plan = plan = self.plan(tenant, model, call, score, route, place)  # 400 503
+        plan = self.plan(tenant, model, call, score, route, place)  # 503
+        if live.pools[plan.pools[0]].full:
+            plan = await self._in_turn(  # 429 503
+                exchange, tenant, plan, lambda: self.plan(tenant, model, call, score, route, place)
+            )
+        exchange.plan = plan
         exchange.mark("plan")
         out = Outgoing(
             method=b"POST",
@@ -124,6 +129,30 @@ class Pipeline:
             exchange.sent,
         )
         return exchange.stream
+
+    async def _in_turn(self, exchange: Exchange, tenant: Tenant, plan: Plan, decide: Callable[[], Plan]) -> Plan:
+        """Wait for a place at the pool that was chosen, and decide again: by then another one may be better.
+
+        Raises:
+            Unavailable: no pool can take it, or none had a place in time. RateLimited: too many of the tenant's wait.
+        """
+        live, limits, began = self.live, self.live.config.limits, exchange.clock()
+        while True:
+            pool = live.pools[plan.pools[0]]
+            view = pool.view(live.clock())
+            await pool.turns.wait(
+                tenant.name,
+                most=limits.max_waiting,
+                seconds=limits.queue_seconds - (exchange.clock() - began),
+                retry_after=1.0 + view.queued / max(1, view.slots),  # a slot is free again every second or so
+            )
+            plan = decide()
+            chosen = live.pools[plan.pools[0]]
+            if chosen.name == pool.name or not chosen.full:
+                break
+            pool.let_in()  # what is free there is for somebody else
+        exchange.queued = exchange.clock() - began
+        return plan
 
     def plan(
         self, tenant: Tenant, model: str, call: Call, score: Score | None, route: str | None, place: Place | None = None

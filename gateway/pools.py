@@ -6,6 +6,7 @@ never reaped.
 
 from __future__ import annotations
 
+import math
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -14,6 +15,7 @@ from gateway.breaker import Breaker
 from gateway.config import Config, PoolConfig
 from gateway.routing.guards import FREE
 from gateway.routing.view import PoolView
+from gateway.turns import Turns
 
 LEARNING_SHARE = 0.1  # of a new step time in the running estimate: about the last twenty calls
 
@@ -21,7 +23,7 @@ LEARNING_SHARE = 0.1  # of a new step time in the running estimate: about the la
 class Replica:
     """One engine of a pool."""
 
-    __slots__ = ("breaker", "client", "cool_until", "healthy", "name", "others", "running", "url")
+    __slots__ = ("breaker", "client", "cool_until", "healthy", "name", "others", "pool", "running", "url")
 
     def __init__(self, name: str, url: str, client: http1.Client) -> None:
         self.name = name
@@ -32,6 +34,7 @@ class Replica:
         self.cool_until = 0.0  # an engine's Retry-After
         self.running = 0  # calls of this process
         self.others = 0  # calls of other gateways: the engine's own count at the last scrape, less ours then
+        self.pool: Pool | None = None
 
     def __repr__(self) -> str:
         return (
@@ -71,6 +74,8 @@ class Lease:
             replica.running -= 1
             if self._probe:
                 replica.breaker.abandon()
+            if replica.pool is not None and replica.pool.turns.waiting:
+                replica.pool.let_in()
 
 
 class Pool:
@@ -85,7 +90,12 @@ class Pool:
         self.load_factor = 1.0  # observed step time ÷ the configured one at that load
         self.ttft_seconds = config.ttft_seconds
         self.verdict = FREE  # of the guards, by `steering`
+        self.turns = Turns()  # calls that wait for a place
+        self.ahead = 0.0  # calls sent ahead of free slots, per slot
+        self._bound = math.inf  # calls of this process that may be with the engines, at the last look
         self._supports = frozenset(config.supports)
+        for replica in replicas:
+            replica.pool = self
         self.price_per_slot_second = config.price_per_hour / 3600.0 / config.slots
 
     def __repr__(self) -> str:
@@ -100,6 +110,20 @@ class Pool:
     def load(self) -> int:
         """Requests of all gateways on all replicas, as far as known."""
         return sum(replica.running + replica.others for replica in self.replicas)
+
+    @property
+    def full(self) -> bool:
+        """Whether one more call has to wait: so many are with the engines already, or wait before it."""
+        return self.turns.waiting > 0 or not self._room() > 0
+
+    def _room(self) -> float:
+        return self._bound - self.running - self.turns.granted
+
+    def let_in(self) -> None:
+        """Give those who wait their turn, as far as there is room."""
+        room = self._room()
+        if self.turns.waiting and room > 0:
+            self.turns.wake(math.ceil(min(room, self.turns.waiting)))
 
     def configured_step(self, running_per_replica: float) -> float:
         """Seconds per step by configuration with so many requests running on a replica."""
@@ -126,8 +150,9 @@ class Pool:
         live = sum(replica.usable(now) for replica in self.replicas)
         running = self.load
         slots = self.config.slots * live
+        self._bound = slots * (1.0 + self.ahead) if live else math.inf
         per_replica = running / live if live else 0.0
-        verdict = self.verdict
+        verdict = self.verdict if self.verdict.guard != "replicas" or not live else FREE  # it has come back since
         why = None if self.enabled else "switched off"
         if why is None and not live:
             why = "no live replica"
@@ -143,7 +168,7 @@ class Pool:
             max_model_len=self.config.max_model_len,
             slots=slots,
             running=min(running, slots),
-            queued=max(running - slots, 0),
+            queued=max(running - slots, 0) + self.turns.waiting,
             live_replicas=live,
             step_seconds=self.configured_step(per_replica) * self.load_factor,
             ttft_seconds=self.ttft_seconds,
@@ -219,12 +244,17 @@ class Pools:
                 pool.enabled = old.enabled
             if old is not None and old.config.revision == settings.revision:
                 pool.load_factor, pool.ttft_seconds = old.load_factor, old.ttft_seconds
+            pool.ahead = limits.queue_ahead
+            if old is not None:
+                pool.turns = old.turns
             after[settings.name] = pool
         self._by_name = after
         self._of_model = {
             model.name: tuple(pool for pool in after.values() if pool.config.model == model.name)
             for model in config.models
         }
+        for gone in before.keys() - after.keys():
+            before[gone].turns.wake(before[gone].turns.waiting)  # they look elsewhere
         for replica in kept.values():
             replica.client.retire()  # running streams end by themselves
 

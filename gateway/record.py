@@ -71,6 +71,7 @@ class Finished:
     completion_tokens: int = 0
     usage_source: Literal["engine", "events", "none"] = "none"
     duration: float = 0.0
+    queued: float = 0.0  # of it, waiting at the gateway for a place
     ttft: float | None = None
     overhead: Mapping[str, float] = field(default_factory=dict)  # phase → seconds: parse, score, plan, total
     acceptance: float | None = None  # observed tokens per verification step

@@ -114,6 +114,7 @@ class Steering:
                 if found is not None:
                     self._metrics.balance(model.name, pool.name, threshold=found.threshold, break_even=found.break_even)
         for pool in self._pools:
+            pool.let_in()  # the look above may have found that a replica has come back
             self._show_ages(pool, now)
         window_ends = now >= self._window_ends
         for pool in self._pools:

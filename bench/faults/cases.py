@@ -48,15 +48,15 @@ FULL: Final = Timing(
 )
 FAST: Final = Timing(
     retry_after=0.5,
-    slow=2.0,
+    slow=3.0,
     down=3.0,
     calls=22,
     every=0.25,
-    first_token=0.7,
-    idle=0.7,
-    total=2.5,
-    health=0.5,
-    limit=20,
+    first_token=1.0,
+    idle=1.0,
+    total=4.0,
+    health=1.0,
+    limit=30,
     speed=40,
 )
 

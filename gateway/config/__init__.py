@@ -1,9 +1,9 @@
 """The configuration: what may be set (`schema`), what must hold between settings (`rules`), how it is read (`load`)."""
 
+from gateway.config.exposure import LOOPBACK_NAMES, key_digest
 from gateway.config.load import ConfigError, load, parse
 from gateway.config.schema import (
     FEATURES,
-    LOOPBACK_NAMES,
     Budget,
     Classifier,
     Config,
@@ -17,7 +17,6 @@ from gateway.config.schema import (
     Server,
     Store,
     TenantConfig,
-    key_digest,
 )
 
 __all__ = [

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, Final
 
-from gateway.config.schema import ENV_NAME, key_digest
+from gateway.config.exposure import key_digest
+from gateway.config.schema import ENV_NAME
 
 Table = Mapping[str, Any]
 # What metrics call a tenant or pool beyond their closed sets, and one that a call never got to.

@@ -7,13 +7,14 @@ the file has in the singular: `[[model]]`, `[[pool]]`, `[[pool.replica]]`, `[[te
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import json
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from gateway.config.exposure import exposure
 
 Item = TypeVar("Item")
 Many = Annotated[tuple[Item, ...], Field(strict=False)]  # TOML knows lists only; what is in them stays strict
@@ -65,24 +66,6 @@ _NOT_GREEDY: Final = _NOT_SPECULATIVE | {"sampling", "penalties", "logprobs", "n
 # Read from the study of Qwen3-32B with a 1.7B draft on Trainium2: 45 ms a token without, and with window 7 about 15 ms
 # a token at nearly seven accepted tokens a step.
 _STEP_SECONDS: Final = {"baseline": 0.045, "speculative": 0.105}
-
-LOOPBACK_NAMES: Final = frozenset({"localhost", "ip6-localhost"})
-_DEMO_KEYS: Final = ("dl-demo", "dl-admin")
-
-
-def key_digest(key: str) -> str:
-    """Return the SHA-256 of a key as the 64 hex characters that `key_sha256` takes."""
-    return hashlib.sha256(key.encode()).hexdigest()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a listener on `host`."""
-    if host.lower() in LOOPBACK_NAMES:
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _replica_url(url: str) -> str:
@@ -142,6 +125,9 @@ class Limits(Section):
     buffer_bytes: Annotated[int, Field(ge=4096)] = 1024 * 1024  # per stream, between engine and client
     header_seconds: Seconds = 10.0  # for a request's head to arrive; bodies get longer while bytes come
     max_concurrent: Some = 4096
+    queue_ahead: Amount = 1.0  # calls sent to an engine beyond its slots, per slot; more wait here, tenants in turn
+    queue_seconds: Seconds = 60.0  # longest wait for a place
+    max_waiting: Count = 1024  # calls that wait before one pool
 
 
 class Model(Section):
@@ -332,20 +318,4 @@ class Config(Section):
                 "server.workers: several processes without a Store between them learn, count and limit each for itself; "
                 'set store.kind to "sqlite" or "redis"'
             )
-        return (*found, *self._exposure())
-
-    def _exposure(self) -> list[str]:
-        """What strangers could use when the listener is open beyond this machine."""
-        if is_loopback(self.server.host):
-            return []
-        where = f"server.host: {self.server.host} is open beyond this machine"
-        demo = {key_digest(key) for key in _DEMO_KEYS}
-        keyed = [tenant.name for tenant in self.tenants if demo & {*tenant.key_sha256}]
-        keyless = [tenant.name for tenant in self.tenants if tenant.anonymous]
-        found = [f"{where}, and tenant {name} accepts a published demo key; replace it" for name in keyed]
-        found += [f"{where}, and tenant {name} takes calls without a key" for name in keyless]
-        if self.server.admin_key_sha256 in demo:
-            found.append(f"{where}, and the admin key is the published demo key; replace it")
-        if self.server.tls_cert is None:
-            found.append(f"{where} without TLS; set tls_cert and tls_key, or put a proxy that ends TLS before it")
-        return found
+        return (*found, *exposure(self))

@@ -171,6 +171,8 @@ class Calls:
         families = self._families
         if record.explored:
             families.exploration.row(rows.pool).value += 1
+        if record.queued:
+            families.queue.row(rows.pool).add(record.queued)
         if record.attempts > 1:
             families.retries.row(rows.pool).value += record.attempts - 1
         if record.copy_of or (record.shadow and record.shadow != record.pool):

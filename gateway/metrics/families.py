@@ -73,6 +73,9 @@ class Families:
         self.overhead = histograms(
             "overhead_seconds", "The gateway's own time in a call, by phase.", "phase", bounds=_OVERHEAD
         )
+        self.queue = histograms(
+            "queue_seconds", "Time that calls waited here for a place, of those that waited.", "pool", bounds=_DURATION
+        )
         self.tokens = counters("tokens_total", "Tokens read (prompt) and written (completion).", *_WHO, "kind")
         self.slot_seconds = counters("slot_seconds_total", "Time that calls held a slot of an engine.", *_WHO)
         self.cost = counters("cost_usd_total", "US dollars: slot time at the pool's price per slot.", *_WHO)

@@ -83,7 +83,14 @@ class Metrics:
         self._engines.read = read
 
     def pool(
-        self, name: str, *, step_seconds: float, replicas: Mapping[str, int], running: int = 0, slots: int = 0
+        self,
+        name: str,
+        *,
+        step_seconds: float,
+        replicas: Mapping[str, int],
+        running: int = 0,
+        waiting: int = 0,
+        slots: int = 0,
     ) -> None:
         """Set how a pool is: seconds per verification step at the load now, replicas by state, load and room.
 
@@ -97,6 +104,7 @@ class Metrics:
         self._states.capacity.row(pool).value += spent
         self._states.step_seconds.labels(pool).set(step_seconds)
         self._states.running.labels(pool).set(running)
+        self._states.waiting.labels(pool).set(waiting)
         self._states.slots.labels(pool).set(slots)
         for state, count in replicas.items():
             self._states.replicas.labels(pool, state).set(count)

@@ -23,6 +23,7 @@ SUMMED_GAUGES: Final = frozenset(
         "draftlane_ledger_journal_bytes",
         "draftlane_ledger_pending_batches",
         "draftlane_pool_running",
+        "draftlane_pool_waiting",
         "process_open_fds",
         "process_resident_memory_bytes",
     }

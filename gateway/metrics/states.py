@@ -23,6 +23,7 @@ class States:
 
         self.inflight = gauge("inflight", "Calls that are under way.")
         self.running = gauge("pool_running", "Calls that hold a slot or wait for one, by pool.", "pool")
+        self.waiting = gauge("pool_waiting", "Calls that wait at the gateway for a place at a pool.", "pool")
         self.slots = gauge("pool_slots", "Slots of all replicas of a pool.", "pool")
         self.replicas = gauge("replicas", "Engines by state.", "pool", "state")
         self.step_seconds = gauge("step_seconds", "Time of one verification step at the load now.", "pool")
@@ -74,6 +75,7 @@ class States:
         """Drop what belongs to pools and tenants that a new configuration may no longer have."""
         for each in (
             self.running,
+            self.waiting,
             self.slots,
             self.replicas,
             self.step_seconds,

@@ -1,0 +1,114 @@
+"""Very many requests, mixed with clients that leave: memory stays flat, and nothing is leaked."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+from bench import native
+from bench.machine import Cores
+from bench.soak.target import Files, Target, gateway
+
+MOST_MIB_PER_100K: Final = 2.0
+_ROUND: Final = 10_000  # requests between two looks at memory
+_SHARES: Final = {"json": 0.8, "stream": 0.15, "leaving": 0.05}
+_CONNECTIONS: Final = 50
+_LEAVING: Final = 20  # clients that leave, at once
+
+
+def run(count: int, *, size: int = _ROUND) -> dict[str, Any]:
+    """Send so many requests in rounds of `size`; of JSON, of short streams, and of streams whose client leaves."""
+    cores = Cores.available()
+    with (
+        tempfile.TemporaryDirectory(prefix="dl-") as directory,
+        native.engine(cores.load, rate=500.0, events=20) as engine,
+        gateway(cores.measured, engine) as target,
+    ):
+        tasks = target.state()["tasks"]
+        files = {kind: Files.of(Path(directory), engine, stream=kind == "stream") for kind in ("json", "stream")}
+        began, looks, failed = time.monotonic(), list[tuple[int, float, int]](), 0
+        for number in range(1, max(2, count // size) + 1):
+            failed += _round(cores, target, files, size, number)
+            looks.append((number * size, target.rss, target.files))
+        seconds = time.monotonic() - began
+        rest = _at_rest(target, tasks)
+        health = target.health_figures()
+    warm = looks[len(looks) // 5 :]  # the first fifth warms caches, pools and the allocator up
+    slope = _slope([(done / 100_000, rss) for done, rss, _ in warm])
+    grown = looks[-1][2] - warm[0][2]
+    found = {
+        "requests": looks[-1][0],
+        "failed": failed,
+        "requests_per_second": round(looks[-1][0] / seconds),
+        "rss_mib": [round(rss, 1) for _, rss, _ in looks],
+        "rss_mib_per_100k": round(slope, 2),
+        "files_grown_by": grown,
+        **rest,
+        **health,
+    }
+    clean = not any(rest.values()) and grown <= _LEAVING
+    return {**found, "ok": not failed and slope <= MOST_MIB_PER_100K and clean}
+
+
+def _round(cores: Cores, target: Target, files: dict[str, Files], size: int, seed: int) -> int:
+    """Run the three kinds side by side; return how many requests did not get the right answer."""
+
+    def loaded(kind: str) -> int:
+        load = native.load(
+            cores.load,
+            target.port,
+            connections=_CONNECTIONS,
+            request=files[kind].request,
+            expected=files[kind].expected,
+            per_connection=round(size * _SHARES[kind] / _CONNECTIONS),
+        )
+        return load.failed + load.differing
+
+    leaving = round(size * _SHARES["leaving"])
+    with ThreadPoolExecutor(3) as threads:
+        work = [threads.submit(loaded, kind) for kind in ("json", "stream")]
+        left = threads.submit(asyncio.run, _leave(target.port, files["stream"].request.read_bytes(), leaving, seed))
+        left.result()
+        return sum(each.result() for each in work)
+
+
+async def _leave(port: int, request: bytes, count: int, seed: int) -> None:
+    """Ask for streams and leave each before its end: at once, before its head, or among its events."""
+    chance = random.Random(seed)
+
+    async def some(number: int) -> None:
+        for _ in range(number):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request)
+            for _ in range(chance.randint(0, 3)):
+                if not await reader.read(300):
+                    break
+            writer.transport.abort()
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(some(count // _LEAVING) for _ in range(_LEAVING)))
+
+
+def _at_rest(target: Target, tasks: int) -> dict[str, int]:
+    """Return what is still in hand a moment after the last request: calls, leases, and tasks beyond those before the first."""
+    for _ in range(50):
+        state = target.state()
+        leases = sum(replica["running"] for pool in state["pools"] for replica in pool["replicas"])
+        found = {"calls": state["running"], "leases": leases, "tasks": max(0, state["tasks"] - tasks)}
+        if not any(found.values()):
+            break
+        time.sleep(0.1)
+    return {f"leaked_{name}": value for name, value in found.items()}
+
+
+def _slope(points: list[tuple[float, float]]) -> float:
+    """Return the slope of the straight line that lies closest (least squares)."""
+    mean_x = sum(x for x, _ in points) / len(points)
+    mean_y = sum(y for _, y in points) / len(points)
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else 0.0
