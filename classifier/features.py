@@ -53,29 +53,25 @@ _WEIGHTED = np.where(_IN_WORD, (_LOWER + 1) * np.uint64(0x9E3779B97F4A7C15), 0).
 _PRIME = 0x100000001B3  # FNV's
 _POWERS = np.array([pow(_PRIME, i, 1 << 64) for i in range(32)], np.uint64)
 _MIX = np.uint64(0xFF51AFD7ED558CCD)  # murmur3's finaliser
+_ZERO = np.zeros(1, np.intp)
+_MASK = np.uint64(BUCKETS - 1)
 
 
 def hash_words(raw: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     """Hash every run of word bytes; returns hashes, starts and ends. Beyond its 32nd byte a word is not told apart."""
-    inside = _IN_WORD[raw]
-    edges = np.flatnonzero(inside[1:] != inside[:-1]) + 1
-    if inside.size and inside[0]:
-        edges = np.concatenate(([0], edges))
-    if edges.size % 2:
-        edges = np.concatenate((edges, [raw.size]))
-    starts, ends = edges[::2], edges[1::2]
-    if not starts.size:
-        return np.zeros(0, np.uint64), starts, ends
-    lengths = ends - starts
-    place = np.arange(raw.size) - np.repeat(starts, np.diff(np.append(starts, raw.size))) if starts[0] == 0 else None
-    if place is None:
-        reach = np.diff(np.append(starts, raw.size))
-        place = np.concatenate((np.zeros(starts[0], np.intp), np.arange(raw.size - starts[0]) - np.repeat(starts - starts[0], reach)))
-    terms = _WEIGHTED[raw] * _POWERS[np.minimum(place, 31)]
-    hashes = np.add.reduceat(terms, starts) + lengths.astype(np.uint64)
+    letters = np.flatnonzero(_IN_WORD[raw])
+    if not letters.size:
+        return np.zeros(0, np.uint64), letters, letters
+    breaks = np.flatnonzero(letters[1:] - letters[:-1] > 1) + 1
+    first = np.concatenate((_ZERO, breaks))  # of each word, among the letters
+    lengths = np.diff(np.append(first, letters.size))
+    place = np.arange(letters.size) - np.repeat(first, lengths)
+    terms = _WEIGHTED[raw[letters]] * _POWERS[np.minimum(place, _POWERS.size - 1)]
+    hashes = np.add.reduceat(terms, first) + lengths.astype(np.uint64)
     hashes ^= hashes >> np.uint64(33)
     hashes *= _MIX
-    return hashes ^ (hashes >> np.uint64(33)), starts, ends
+    starts = letters[first]
+    return hashes ^ (hashes >> np.uint64(33)), starts, starts + lengths
 
 
 def hash_of(word: str) -> int:
@@ -106,8 +102,7 @@ _AT = {name: i for i, name in enumerate(_CUE_NAMES)}
 _SHAPE = (
     "log_chars", "log_words", "unique_words", "word_length", "log_lines", "line_mean", "line_max", "unique_lines", "indented",
     "bulleted", "blank_lines", "first_line", "last_line", "material", "ends_question", "ends_colon", "ends_stop", "ends_code",
-    "fences", "starts_lower", "short_words", "numbers", "largest_number", "snake_case", "camel_case", "brief_prompt",
-    "very_brief_prompt",
+    "fences", "starts_lower", "short_words", "numbers", "largest_number", "snake_case", "brief_prompt", "very_brief_prompt",
 )  # fmt: skip
 _CROSSES = (
     "fact_question", "curt_answer", "copy_material", "convert_material", "summarise_material", "extract_material", "edit_material",
@@ -144,79 +139,78 @@ def measure(view: View) -> Measured:
     encoded = text.encode("utf-8", "replace")
     raw = np.frombuffer(encoded, np.uint8)
     hashes, starts, ends = hash_words(raw)
-    found, place = _look_up(hashes)
-    counts = np.minimum(_instruction(found, place, hashes.size) + _context(view), 3.0)
+    hints, head, common = _hints(hashes)
+    counts = np.minimum(hints + _context(view), 3.0)
     if view.form:
         counts[_AT["structure"]] = min(3.0, counts[_AT["structure"]] + 1.0)
-    head = _MEMBERS[found[place < 8], :_N_CUES].max(axis=0, initial=0.0)
-    n = max(1, hashes.size)
-    read = min(n, sum(INSTRUCTION)) if n > sum(INSTRUCTION) else n
-    rates = counts / math.sqrt(1.0 + read / 12.0)
-    tongues = np.sqrt(_MEMBERS[found, _N_CUES:].sum(axis=0) / n)
-    size = max(1, raw.size)
-    histogram = np.bincount(raw, minlength=256) @ _GROUPS
-    shape = _shape(view, hashes, ends - starts, raw)
-    crosses = _crosses(counts, shape, histogram / size)
-    cues = np.concatenate((np.sqrt(histogram / size), counts, head, rates, tongues, shape, crosses, _request(view)))
-    return Measured(cues, buckets_of(hashes))
+    n, size = max(1, hashes.size), max(1, raw.size)
+    rates = counts / math.sqrt(1.0 + min(n, sum(INSTRUCTION)) / 12.0)
+    shares = (np.bincount(raw, minlength=256) @ _GROUPS) / size
+    words, distinct = _buckets(hashes)
+    shape = _shape(view, ends - starts, distinct)
+    crosses = _crosses(counts, shape, shares)
+    tongues = np.sqrt(common / n)
+    cues = np.concatenate((np.sqrt(shares), counts, np.minimum(head, 1.0), rates, tongues, shape, crosses, _request(view)))
+    return Measured(cues, words)
 
 
-def _look_up(hashes: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Rows of the lexicon that occur, with the positions of the words."""
+def _hints(hashes: npt.NDArray[np.uint64]) -> tuple[Floats, Floats, Floats]:
+    """Counts of cue words in the instruction and in its first eight words, and of each tongue's common words in all."""
     at = np.minimum(np.searchsorted(_KEYS, hashes), _KEYS.size - 1)
     place = np.flatnonzero(_KEYS[at] == hashes)
-    return at[place], place
-
-
-def _instruction(found: npt.NDArray[np.intp], place: npt.NDArray[np.intp], n: int) -> Floats:
     first, last = INSTRUCTION
-    if n > first + last:
-        found = found[(place < first) | (place >= n - last)]
-    counts: Floats = _MEMBERS[found, :_N_CUES].sum(axis=0)
-    return counts
+    asked = (place < first) | (place >= max(first, hashes.size - last))
+    sums = np.array((asked, place < 8, np.ones(place.size)), np.float64) @ _MEMBERS[at[place]]
+    return sums[0, :_N_CUES], sums[1, :_N_CUES], sums[2, _N_CUES:]
 
 
 def _context(view: View) -> Floats | float:
     """Cues of the system prompt at half weight: it sets the kind of answer, but speaks of many kinds at once."""
     if not view.system:
         return 0.0
-    hashes, _, _ = hash_words(np.frombuffer(view.system.encode("utf-8", "replace"), np.uint8))
-    found, place = _look_up(hashes)
-    return 0.5 * np.minimum(_instruction(found, place, hashes.size), 2.0)
+    counts, _, _ = _hints(hash_words(np.frombuffer(view.system.encode("utf-8", "replace"), np.uint8))[0])
+    return 0.5 * np.minimum(counts, 2.0)
 
 
-def buckets_of(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
-    """Buckets of words and of pairs of neighbours, each once."""
-    singles = (hashes % np.uint64(BUCKETS)).astype(np.intp)
-    pairs = ((hashes[1:] * _MIX + hashes[:-1]) >> np.uint64(20)) % np.uint64(BUCKETS)
+def _buckets(hashes: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.intp], int]:
+    """Buckets of words and of pairs of neighbours, each once, and how many are words."""
     seen = np.zeros(2 * BUCKETS, bool)
-    seen[singles] = True
+    seen[(hashes & _MASK).astype(np.intp)] = True
+    pairs = ((hashes[1:] * _MIX + hashes[:-1]) >> np.uint64(20)) & _MASK
     seen[pairs.astype(np.intp) + BUCKETS] = True
-    return np.flatnonzero(seen)
+    return np.flatnonzero(seen), np.count_nonzero(seen[:BUCKETS])
 
 
-def _shape(view: View, hashes: npt.NDArray[np.uint64], lengths: npt.NDArray[np.intp], raw: npt.NDArray[np.uint8]) -> Floats:
-    text, n = view.user, max(1, hashes.size)
+def buckets_of(text: str) -> list[int]:
+    """Buckets of a short text: those of its words, then those of its pairs, each in ascending order."""
+    return _buckets(hash_words(np.frombuffer(text.encode("utf-8", "replace"), np.uint8))[0])[0].tolist()
+
+
+_BULLETS = frozenset("-*•0123456789")
+
+
+def _shape(view: View, lengths: npt.NDArray[np.intp], distinct: int) -> Floats:
+    """The outline of the last user turn: sizes, lines, how it begins and ends; `lengths` are its words' in bytes."""
+    text, words = view.user, lengths.size
+    n = max(1, words)
     lines = text.split("\n", LINES)
-    full = [line for line in lines if line.strip()]
+    full = [line for line in lines if line and not line.isspace()]
     k = max(1, len(full))
     first, last = (len(full[0]), len(full[-1])) if full else (0, 0)
     end = text.rstrip()[-1:]
     numbers = _numbers(text)
-    upper = (raw[1:] >= 65) & (raw[1:] <= 90) & (raw[:-1] >= 97) & (raw[:-1] <= 122)
-    heads = "".join([line.lstrip()[0] for line in full])
     return np.array(
         (
             math.log1p(view.user_chars),
-            math.log1p(hashes.size),
-            len(set(hashes.tolist())) / n,
+            math.log1p(words),
+            distinct / n,
             float(lengths.sum()) / n,
             math.log(len(lines)),
             math.log1p(len(text) / len(lines)),
-            math.log1p(max(map(len, lines))),
+            math.log1p(len(max(lines, key=len))),
             len(set(full)) / k,
-            sum([line[0] in " \t" for line in full]) / k,
-            sum([sign in "-*•0123456789" for sign in heads]) / k,
+            len([1 for line in full if line[0] in " \t"]) / k,
+            len([1 for line in full if line.lstrip()[0] in _BULLETS]) / k,
             (len(lines) - len(full)) / len(lines),
             math.log1p(first),
             math.log1p(last),
@@ -227,13 +221,12 @@ def _shape(view: View, hashes: npt.NDArray[np.uint64], lengths: npt.NDArray[np.i
             float(end != "" and end in "`})];>"),
             min(2, text.count("```")),
             float(text[:1].islower()),
-            float((lengths <= 2).sum()) / n,
+            np.count_nonzero(lengths <= 2) / n,
             math.log1p(len(numbers)),
             math.log1p(max(numbers, default=0)),
             math.log1p(min(text.count("_"), 200)),
-            math.log1p(np.count_nonzero(upper)),
-            float(hashes.size < 14),
-            float(hashes.size < 7),
+            float(words < 14),
+            float(words < 7),
         )
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from classifier.artifact import ArtefactError, digest_of, load
-from classifier.features import BUCKETS, NAMES, Measured, buckets_of, hash_of, hash_words, measure
+from classifier.features import BUCKETS, NAMES, Measured, buckets_of, measure
 from classifier.view import View
 from classifier.weights import Weights
 
@@ -117,8 +117,7 @@ def _spelling(text: str) -> dict[int, str]:
     words = ["".join(c.lower() if c.isascii() else c for c in word) for word in mask.split()]
     found: dict[int, str] = {}
     for first, second in zip(words, [*words[1:], ""], strict=True):
-        found.setdefault(hash_of(first) % BUCKETS, first)
+        found.setdefault(buckets_of(first)[0], first)
         if second:
-            pair = hash_words(np.frombuffer(f"{first} {second}".encode("utf-8", "replace"), np.uint8))[0]
-            found.setdefault(int(buckets_of(pair)[-1]), f"{first} {second}")
+            found.setdefault(buckets_of(f"{first} {second}")[-1], f"{first} {second}")
     return found

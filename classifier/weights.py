@@ -8,7 +8,7 @@ length with a draft model, of acceptance length with prompt lookup, and of compl
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,12 @@ class Weights:
     noise: Array  # (c + 2) log spread: constant, slope in the predicted log length, cues
     knots: Array  # (k, 2) predicted log length, score
     curve: Array  # (10) mean acceptance length at score .05, .15 … .95
+    _lengths: Array = field(init=False, repr=False)  # squared lengths of the prototypes, which every request needs
+    _decay: float = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_lengths", (self.prototypes * self.prototypes).sum(axis=1))
+        object.__setattr__(self, "_decay", -float(self.width[0]) / max(1, np.count_nonzero(self.scale)))
 
     def standardise(self, cues: Floats) -> Array:
         """Cues in standard deviations from their means, clipped; (c) or (n, c)."""
@@ -55,9 +61,8 @@ class Weights:
 
     def liken(self, z: Array) -> Array:
         """Likeness in (0, 1] of standardised cues to each prototype."""
-        alive = np.count_nonzero(self.scale) or 1
-        apart = (self.prototypes * self.prototypes).sum(axis=1) - 2.0 * (self.prototypes @ z) + z @ z
-        return np.exp(apart * (-self.width[0] / alive))
+        apart = self._lengths - 2.0 * (self.prototypes @ z) + z @ z
+        return np.exp(apart * self._decay)
 
     def parts(self, measured: Measured) -> tuple[Array, Array, float, Array]:
         """Standardised cues, rarities of the words present, one over their length, and likenesses."""
@@ -80,4 +85,4 @@ class Weights:
         return float(np.interp(log_length, self.knots[:, 0], self.knots[:, 1]))
 
 
-ARRAYS = tuple(field.name for field in fields(Weights))
+ARRAYS = tuple(part.name for part in fields(Weights) if part.init)
