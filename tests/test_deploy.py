@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from deploy.check import contracts, integrations, manifests, rules, schemas, tools, vllm
 from deploy.check.__main__ import CHECKS, main
-from deploy.check.documents import DEPLOY, Finding, Rendered, RenderError, containers, overlays, pods, render
+from deploy.check.documents import BIN, DEPLOY, Finding, Rendered, RenderError, containers, overlays, pods, render
 from deploy.check.manifests import image_problem
 
 FUSED = "trn2-fused-draft"
@@ -401,3 +404,18 @@ def test_the_readme_speaks_of_what_is_there() -> None:
     assert missing == []
     assert all(f"`{name}`" in text for name in overlays() if "/" not in name)
     assert asked == set(re.findall(r"--from-literal=([\w-]+)=", text))
+
+
+def test_an_external_redis_takes_valkeys_place(tmp_path: Path) -> None:
+    """With the component there is nothing of Valkey left, and the gateway still asks the Secret for the address."""
+    k8s = os.path.relpath(DEPLOY / "k8s", tmp_path)
+    kustomization = {"resources": [f"{k8s}/overlays/gpu"], "components": [f"{k8s}/components/external-redis"]}
+    (tmp_path / "kustomization.yaml").write_text(json.dumps(kustomization))
+    done = subprocess.run([BIN / "kubectl", "kustomize", tmp_path], capture_output=True, text=True, check=True)
+    documents = list(yaml.safe_load_all(done.stdout))
+    rendered = Rendered("gpu", tuple(documents))
+    named = {document["metadata"]["name"].rpartition("-")[0] or document["metadata"]["name"] for document in documents}
+
+    assert "valkey" not in named
+    assert len(documents) == len(render("gpu").documents) - 4
+    assert not [problem for rule in manifests.RULES for problem in rule(rendered)]
