@@ -40,8 +40,8 @@ class Running:
 
 
 @contextmanager
-def running(system: System, core: int, engine: int, directory: Path) -> Iterator[Running]:
-    """Install and start a system on a core and give it once it answers; `Absent` says why it does not."""
+def running(system: System, core: int | None, engine: int, directory: Path) -> Iterator[Running]:
+    """Install and start a system on a core (None: any) and give it once it answers; `Absent` says why it does not."""
     version = system.install()
     place = Place(_free_port(), engine, directory / system.name)
     place.directory.mkdir(exist_ok=True)
@@ -49,7 +49,7 @@ def running(system: System, core: int, engine: int, directory: Path) -> Iterator
     began = time.monotonic()
     with log.open("wb") as errors, (place.directory / "stdout").open("wb") as told:
         process = subprocess.Popen(
-            pinned(core, system.command(place)),
+            system.command(place) if core is None else pinned(core, system.command(place)),
             cwd=None if system.own else place.directory,
             env={**os.environ, **system.env},
             stdin=subprocess.DEVNULL,
