@@ -16,23 +16,23 @@ from gateway.engine.running import Running as Engine
 
 SPEED = 400.0  # a step of 105 ms takes a quarter of a millisecond
 ADMIN = {"authorization": f"Bearer {ADMIN_KEY}"}
-FAST = {"step_seconds": 0.105 / SPEED, "ttft_seconds": 0.1 / SPEED}
-SLOW = {"step_seconds": 0.045 / SPEED, "ttft_seconds": 0.1 / SPEED}
+STEADY = 60.0  # where step times themselves decide: slow enough that a busy machine does not blur them
 
 
 @asynccontextmanager
-async def two_pools(**speculative: Any) -> AsyncIterator[tuple[Engine, Engine]]:
+async def two_pools(speed: float = SPEED, **speculative: Any) -> AsyncIterator[tuple[Engine, Engine]]:
     """Run one engine of each kind."""
     async with (
-        serve(EngineSettings(kind="speculative", speed=SPEED, slots=16, **speculative)) as fast,
-        serve(EngineSettings(kind="baseline", speed=SPEED, slots=16)) as slow,
+        serve(EngineSettings(kind="speculative", speed=speed, slots=16, **speculative)) as fast,
+        serve(EngineSettings(kind="baseline", speed=speed, slots=16)) as slow,
     ):
         yield fast, slow
 
 
-def config(fast: Engine, slow: Engine, **sections: Any) -> Any:
+def config(fast: Engine, slow: Engine, speed: float = SPEED, **sections: Any) -> Any:
     """Configure a gateway in front of both, with step times that fit the engines' speed."""
-    pools = {"spec": {**FAST, "slots": 16}, "base": {**SLOW, "slots": 16}}
+    shared = {"ttft_seconds": 0.1 / speed, "slots": 16}
+    pools = {"spec": {"step_seconds": 0.105 / speed, **shared}, "base": {"step_seconds": 0.045 / speed, **shared}}
     return config_for({"spec": [fast.url], "base": [slow.url]}, pools=pools, **sections)
 
 
@@ -72,9 +72,13 @@ async def pool_state(client: httpx.AsyncClient, name: str) -> dict[str, Any]:
 
 async def test_a_worse_draft_moves_the_threshold_and_then_the_traffic() -> None:
     """A draft that is made worse while traffic runs raises the score to reach, until calls that speculated go to baseline."""
-    async with two_pools() as (fast, slow), serving(config(fast, slow)) as gateway, client_of(gateway) as client:
-        for start in range(40):
-            await ask(client, counting(start))
+    async with (
+        two_pools(STEADY) as (fast, slow),
+        serving(config(fast, slow, STEADY)) as gateway,
+        client_of(gateway) as client,
+    ):
+        for start in range(20):
+            await ask(client, counting(start, tokens=40))
         good = gateway.finished[-1]
         assert good.pool == "spec"
         assert good.expected is not None
@@ -83,7 +87,7 @@ async def test_a_worse_draft_moves_the_threshold_and_then_the_traffic() -> None:
         fast.settings.draft_quality = 0.0
         pools = []
         for start in range(300):
-            pools.append((await ask(client, counting(start))).headers["x-draftlane-pool"])
+            pools.append((await ask(client, counting(start, tokens=40))).headers["x-draftlane-pool"])
             if pools[-10:] == ["base"] * 10:
                 break
 
