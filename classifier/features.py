@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -166,10 +167,15 @@ def _hints(hashes: npt.NDArray[np.uint64]) -> tuple[Floats, Floats, Floats]:
 
 def _context(view: View) -> Floats | float:
     """Cues of the system prompt at half weight: it sets the kind of answer, but speaks of many kinds at once."""
-    if not view.system:
-        return 0.0
-    counts, _, _ = _hints(hash_words(np.frombuffer(view.system.encode("utf-8", "replace"), np.uint8))[0])
-    return 0.5 * np.minimum(counts, 2.0)
+    return _set_by(view.system) if view.system else 0.0
+
+
+@lru_cache(maxsize=256)  # system prompts repeat; each is at most what a view keeps
+def _set_by(system: str) -> Floats:
+    counts, _, _ = _hints(hash_words(np.frombuffer(system.encode("utf-8", "replace"), np.uint8))[0])
+    context = 0.5 * np.minimum(counts, 2.0)
+    context.flags.writeable = False
+    return context
 
 
 def _buckets(hashes: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.intp], int]:

@@ -56,7 +56,7 @@ class Receipts:
 
 def encode(calls: Iterable[Finished]) -> dict[str, bytes]:
     """Return receipts as the Store keeps them, by request id. What was said in a call is not in its receipt."""
-    return {call.request_id: _ENCODE(replace(call, prompt="")) for call in calls}
+    return {call.request_id: _ENCODE(replace(call, prompt="") if call.prompt else call) for call in calls}
 
 
 def decode(receipt: bytes) -> dict[str, Any]:
