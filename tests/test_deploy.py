@@ -148,6 +148,7 @@ BROKEN: list[tuple[contracts.Rule, tuple[str, str], Change, str]] = [
         at(f"{POD}/containers/0/args/13", "--additional-config"),
         "has no --additional-config",
     ),
+    (contracts.variables_are_read, SPEC, at(f"{POD}/containers/0/env/1/name", "VLLM_USE_V2"), "reads VLLM_USE_V2"),
     (contracts.what_is_compiled_is_what_is_served, BASE, flag("--max-num-seqs", "8"), "compile-baseline"),
     (contracts.what_is_compiled_is_what_is_served, SPEC, env("VLLM_USE_V1", "1"), "compile-speculative"),
     (contracts.what_is_compiled_is_what_is_served, SPEC, speculation(model="/models/qwen3-8b"), "nothing downloads"),
@@ -419,3 +420,18 @@ def test_an_external_redis_takes_valkeys_place(tmp_path: Path) -> None:
     assert "valkey" not in named
     assert len(documents) == len(render("gpu").documents) - 4
     assert not [problem for rule in manifests.RULES for problem in rule(rendered)]
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "lab.Dockerfile"])
+def test_what_an_image_copies_is_there_and_not_ignored(name: str) -> None:
+    """Every file that is copied from the repository exists, and the ignore file beside the Dockerfile lets it through."""
+    lines = (DEPLOY / "docker" / name).read_text(encoding="utf-8").splitlines()
+    ignored = (DEPLOY / "docker" / f"{name}.dockerignore").read_text(encoding="utf-8").split()
+    allowed = {line[1:] for line in ignored if line.startswith("!")}
+    copied = [
+        source for line in lines if line.startswith("COPY ") and "--from" not in line for source in line.split()[1:-1]
+    ]
+
+    assert copied
+    assert [source for source in copied if not (DEPLOY.parent / source).exists()] == []
+    assert [source for source in copied if source not in allowed] == []

@@ -12,7 +12,7 @@ from copy import deepcopy
 from typing import Any, Final
 
 from deploy.check.documents import OVERLAYS, Document, Engine, Rendered, containers, labels, overlays, render
-from deploy.check.vllm import read
+from deploy.check.vllm import IMAGES, read
 from gateway.config import Config, ConfigError, PoolConfig, load
 
 Rule = Callable[[Rendered], Iterator[str]]
@@ -83,6 +83,15 @@ def commands_are_known(rendered: Rendered) -> Iterator[str]:
     for engine in (*rendered.engines.values(), *rendered.jobs.values()):
         for problem in read(engine.args, engine.image).problems:
             yield f"{engine.name}: {problem}"
+
+
+def variables_are_read(rendered: Rendered) -> Iterator[str]:
+    """Every environment variable of an engine is one that something in its image reads."""
+    for engine in (*rendered.engines.values(), *rendered.jobs.values()):
+        release = IMAGES.get(engine.image)
+        known = release.variables | {"NEURON_SDK"} if release else frozenset(engine.env)  # the SDK is for compile.sh
+        for name in sorted(engine.env.keys() - known):
+            yield f"{engine.name}: nothing in {engine.image} reads {name}"
 
 
 def drafts_are_no_longer_than_targets(rendered: Rendered) -> Iterator[str]:
@@ -295,6 +304,7 @@ def _models(engine: Engine) -> list[str]:
 RULES: Final[tuple[Rule, ...]] = (
     configuration_is_read,
     commands_are_known,
+    variables_are_read,
     drafts_are_no_longer_than_targets,
     artefacts_are_named_by_what_they_are,
     chips_make_the_tensor_parallel_degree,

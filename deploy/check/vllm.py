@@ -91,14 +91,25 @@ _SPECULATION_STOCK: Final = (_SPECULATION - {"disable_by_batch_size"}) | frozens
 )
 
 
+# Read by vLLM or the hub's client, whatever the release; then by the Neuron runtime and compiler.
+_VARIABLES: Final = frozenset(
+    "HF_HOME HF_HUB_OFFLINE VLLM_NO_USAGE_STATS VLLM_LOGGING_LEVEL VLLM_API_KEY VLLM_CACHE_ROOT".split()
+)
+_NEURON_VARIABLES: Final = _VARIABLES | frozenset(
+    "VLLM_NEURON_FRAMEWORK NEURON_COMPILED_ARTIFACTS NEURON_LOGICAL_NC_CONFIG NEURON_RT_NUM_CORES "
+    "NEURON_RT_VISIBLE_CORES NEURON_RT_LOG_LEVEL NEURON_CC_FLAGS NEURON_COMPILE_CACHE_URL".split()
+)
+
+
 @dataclass(frozen=True)
 class Release:
-    """The vLLM of one image: its flags, the fields of those that take JSON, and the drafting methods it really does."""
+    """The vLLM of one image: its flags, fields of those that take JSON, real drafting methods, variables that are read."""
 
     name: str
     flags: Mapping[str, Kind]
     fields: Mapping[str, Any]  # by flag: the known fields, or a nesting of them
     methods: frozenset[str]
+    variables: frozenset[str] = _NEURON_VARIABLES
 
 
 V0: Final = Release(
@@ -112,6 +123,7 @@ V0: Final = Release(
     },
     {"--override-neuron-config": _NXDI, "--speculative-config": _SPECULATION},
     frozenset({"eagle", "draft_model"}),  # a label only: what fuses is in override-neuron-config
+    _NEURON_VARIABLES | {"VLLM_USE_V1"},
 )
 PLUGIN: Final = Release(
     "vLLM 0.16 with the NxDI plugin",
@@ -130,6 +142,7 @@ STOCK: Final = Release(
     _STOCK,
     {"--speculative-config": _SPECULATION_STOCK},
     frozenset({"ngram", "draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "suffix", "dflash"}),
+    _VARIABLES,
 )
 _NEURON: Final = "public.ecr.aws/neuron/pytorch-inference-vllm-neuronx"
 IMAGES: Final[Mapping[str, Release]] = {
