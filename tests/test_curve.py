@@ -308,7 +308,7 @@ def test_sums_on_the_grid_are_the_discounted_sums(found: list[tuple[float, float
         evidence.add(grid, (scale * weight, 0.0, 0.0, 0.0))
 
     exact = sum(weight * 2.0 ** ((after - 1e6) / 3600.0) for after, weight in found)
-    assert evidence.weight * clock.worth(evidence.grid, now) == pytest.approx(exact, abs=1e-9)
+    assert evidence.weight * clock.worth(evidence.grid, now) == pytest.approx(exact, rel=1e-8, abs=1e-12)
 
 
 def test_deltas_are_told_once_and_are_plain_json() -> None:
