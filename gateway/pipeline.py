@@ -74,31 +74,23 @@ class Pipeline:
         exchange.score = score = live.scorer.score(call.view) if scored else None  # never raises
         exchange.mark("score")
         place = live.conversations.find(tenant.name, model, call.conversation, time.time())
-        plan = self.plan(tenant, model, call, score, route, place)  # 503
-        if live.pools[plan.pools[0]].full:
-            plan = await self._in_turn(  # 429 503
-                exchange, tenant, plan, lambda: self.plan(tenant, model, call, score, route, place)
-            )
-        exchange.plan = plan
+        exchange.plan = plan = await self._in_turn(  # 429 503
+            exchange, tenant, lambda: self.plan(tenant, model, call, score, route, place)
+        )
         exchange.mark("plan")
-        out = Outgoing(
-            method=b"POST",
-            target=wire.TARGETS[call.endpoint],
-            headers=headers_for_engine(headers, exchange.request_id),
-            body_for=call.body_for,
-            stream=call.stream,
-            prefer=place.replica if place else "",
-            seconds={option.pool: option.time_seconds for option in plan.options},
-        )
-        exchange.stream = await live.upstream.open(  # 502 503 504; fails over before the first byte only
-            plan.pools, out, exchange.sent
-        )
+        out = _outgoing(call, headers, exchange.request_id, plan, place)
+        exchange.stream = await live.upstream.open(plan.pools, out, exchange.sent)  # 502 503 504; fails over until then
+        self._look_after(exchange, call, plan, out)
+        return exchange.stream
+
+    def _look_after(self, exchange: Exchange, call: Call, plan: Plan, out: Outgoing) -> None:
+        """Offer to go on with a stream that breaks, where that is wanted, and copy a share of shadow calls."""
+        live = self.live
         if live.config.routing.resume_streams and _says_the_same(call):
             exchange.again = lambda: live.upstream.open(
                 plan.pools, out, exchange.sent, without=exchange.stream.replica if exchange.stream else None
             )
         live.mirror.consider(exchange, out, live.config.routing.shadow_share)
-        return exchange.stream
 
     async def open_other(
         self, exchange: Exchange, method: bytes, target: bytes, headers: Headers, read_body: Body
@@ -130,13 +122,16 @@ class Pipeline:
         )
         return exchange.stream
 
-    async def _in_turn(self, exchange: Exchange, tenant: Tenant, plan: Plan, decide: Callable[[], Plan]) -> Plan:
-        """Wait for a place at the pool that was chosen, and decide again: by then another one may be better.
+    async def _in_turn(self, exchange: Exchange, tenant: Tenant, decide: Callable[[], Plan]) -> Plan:
+        """Decide; where the chosen pool is full, wait for a place and decide again: by then another may be better.
 
         Raises:
             Unavailable: no pool can take it, or none had a place in time. RateLimited: too many of the tenant's wait.
         """
+        plan = decide()
         live, limits, began = self.live, self.live.config.limits, exchange.clock()
+        if not live.pools[plan.pools[0]].full:
+            return plan
         while True:
             pool = live.pools[plan.pools[0]]
             view = pool.view(live.clock())
@@ -187,6 +182,19 @@ class Pipeline:
             template=call.view.template,
             affinity=affinity(place),
         )
+
+
+def _outgoing(call: Call, headers: Headers, request_id: str, plan: Plan, place: Place | None) -> Outgoing:
+    """Return what the engines are sent."""
+    return Outgoing(
+        method=b"POST",
+        target=wire.TARGETS[call.endpoint],
+        headers=headers_for_engine(headers, request_id),
+        body_for=call.body_for,
+        stream=call.stream,
+        prefer=place.replica if place else "",
+        seconds={option.pool: option.time_seconds for option in plan.options},
+    )
 
 
 async def _admit(live: Live, exchange: Exchange, tenant: Tenant, model: str | None, tokens: int) -> Admission:
