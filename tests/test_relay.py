@@ -291,11 +291,15 @@ async def test_other_paths_pass_through(gateways: Gateways) -> None:
 
 # Byte equality
 
-SHORT = (CHAT_EVENTS[0], delta("世🎉", finish="stop"))
+SHORT = (
+    'data: {"choices":[{"delta":{"content":"世🎉"},"finish_reason":"stop"}]}\n\n'.encode(),
+    b'data:{"choices":[],"usage":{"completion_tokens":2}}\n\n',
+    DONE,
+)
 EQUAL: dict[str, list[Step]] = {
-    "json": [reply(ANSWER, headers={"x-a": "b"})],
-    "sse": [SSE_HEAD + b"".join(map(chunk, [*SHORT, USAGE, DONE])) + END],
-    "crlf": [SSE_HEAD + b"".join(chunk(event.replace(b"\n", b"\r\n")) for event in [*SHORT, DONE]) + END],
+    "json": [reply('{"choices":[{"message":{"content":"世🎉"}}],\n "a":1.50}'.encode(), headers={"x-a": "b"})],
+    "sse": [SSE_HEAD + b"".join(map(chunk, SHORT)) + END],
+    "crlf": [SSE_HEAD + b"".join(chunk(event.replace(b"\n", b"\r\n")) for event in SHORT) + END],
 }
 
 
@@ -628,7 +632,7 @@ async def test_a_client_that_stops_reading_is_cut(gateways: Gateways) -> None:
 
 async def test_a_slow_reader_gets_everything_and_teaches_nothing(gateways: Gateways) -> None:
     """A client that reads again in time loses no byte; what its engine seemed to do meanwhile is not learned from."""
-    text = [delta("x" * 1000) for _ in range(64 * 256)]
+    text = [delta("x" * 1000) for _ in range(64 * 128)]
     events = [*text, delta("", finish="stop"), USAGE, DONE]
     flood: list[Step] = [SSE_HEAD, *(chunk(b"".join(events[at : at + 64])) for at in range(0, len(events), 64)), END]
     async with gateways.relaying(flood, buffer_bytes=65536, client_idle_seconds=30.0, idle_seconds=30.0) as world:
