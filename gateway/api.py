@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.encoding import unpack
-from gateway.errors import MethodNotAllowed, NotFound, TooLarge, Unavailable
+from gateway.errors import BadRequest, MethodNotAllowed, NotFound, TooLarge, Unavailable
 from gateway.exchange import Exchange, Sink
-from gateway.hygiene import request_id_of
+from gateway.hygiene import passes, request_id_of
 from gateway.relay import Send, relay, respond
 from gateway.request import LINE
 from gateway.watch import Receive
@@ -62,6 +62,10 @@ class Api:
         if endpoint is not None and scope["method"] != "POST":
             await _wrong_method(scope, send)
             return
+        if endpoint is None and not passes(scope["raw_path"]):
+            error = NotFound("There is nothing at this path.", code="unknown_url")
+            await respond(send, error.status, error.headers(), error.body())
+            return
         self.running += 1
         try:
             await self._call(scope, receive, send, endpoint)
@@ -105,9 +109,19 @@ class Api:
 
 
 async def _read_body(headers: list[tuple[bytes, bytes]], read: Read, max_bytes: int) -> bytes:
-    """Read the body, refusing by its announced size before a byte of it is taken, and unpack it."""
+    """Read the body, refusing by its announced size before a byte of it is taken, and unpack it.
+
+    Raises:
+        BadRequest: a transfer coding besides "chunked", whose body nobody here could read. TooLarge: over `max_bytes`.
+    """
     encoding = b""
     for name, value in headers:
+        if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+            raise BadRequest(
+                "The only transfer coding that is taken is chunked.",
+                code="unsupported_encoding",
+                further=[(b"connection", b"close")],  # where the body ends, and what follows, is anybody's guess
+            )
         if name == b"content-length" and value.isdigit() and int(value) > max_bytes:
             raise TooLarge(f"The request body is over {max_bytes} bytes.", code="request_too_large")
         if name == b"content-encoding":

@@ -15,7 +15,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from classifier.scorer import Scorer
-from gateway import operators, state
+from gateway import operators, state, tls
 from gateway.api import Api, ASGIApp
 from gateway.beside import Beside
 from gateway.config import Config, ConfigError, key_digest, load
@@ -72,6 +72,7 @@ class Gateway:
         self.draining = False
         self.started_at = time.time()
         self.on_start: Callable[[], None] | None = None
+        self.on_reload: Callable[[], None] | None = None
         config = with_urls(config, self._embedded)
         self.metrics = Metrics(CollectorRegistry(), config, reasons=REASONS, policies=COUNTERFACTUALS, guards=GUARDS)
         self._store = open_store(config.store, env)
@@ -133,7 +134,7 @@ class Gateway:
             return ["there is no configuration file to reload"]
         try:
             config = load(self._path, self._env)
-            problems = self._needs_restart(config)
+            problems = [*self._needs_restart(config), *tls.problems(config)]
         except ConfigError as error:
             problems = error.problems
         if problems:
@@ -141,6 +142,8 @@ class Gateway:
             _log.error("reload refused: %s", "; ".join(problems))
             return problems
         self._apply(with_urls(config, self._embedded))
+        if self.on_reload is not None:
+            self.on_reload()
         _log.warning("reloaded %s", self._path)
         return []
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from gateway.console import Lately, Sight, Used
+from gateway.control import EngineTransport
 from gateway.health import HealthChecks
 from gateway.learning import SharedCurves
 from gateway.ledger import Ledger, Receipts, Settlement, journal_directory, open_ledger
@@ -54,7 +55,7 @@ class Beside:
         self._quotas = quotas
         self._share = share
         self._told: set[tuple[str, str]] = set()  # budgets past their soft share, by tenant and label
-        self._client = httpx.AsyncClient()
+        self._client = httpx.AsyncClient(transport=EngineTransport(live.pools))
         self._gauges: asyncio.Task[None] | None = None
         self.receipts = receipts = Receipts()
         self.lately = Lately()

@@ -7,7 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from gateway.config import ConfigError, load
+from gateway import tls
+from gateway.config import ConfigError, load, loose_files
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -25,12 +26,13 @@ def run(args: argparse.Namespace) -> int:
         config = load(args.config)
     except ConfigError as error:
         return _tell(args, {"ok": False, "problems": error.problems, "warnings": []})
+    unusable = tls.problems(config)
     return _tell(
         args,
         {
-            "ok": True,
-            "problems": [],
-            "warnings": list(config.warnings),
+            "ok": not unusable,
+            "problems": unusable,
+            "warnings": [*config.warnings, *loose_files(args.config, config)],
             "models": [model.name for model in config.models],
             "pools": [pool.name for pool in config.pools],
             "tenants": [tenant.name for tenant in config.tenants],

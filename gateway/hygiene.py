@@ -1,4 +1,4 @@
-"""Which headers of a client reach an engine, and which request id a call carries. Pure.
+"""What of a client's request reaches an engine: which headers, which paths, under which request id. Pure.
 
 No credential, cookie, hop-by-hop or own header of a client passes. `accept-encoding` does not either: engines answer
 plainly, so that events can be counted as they pass.
@@ -40,6 +40,10 @@ _STRIPPED = frozenset(
         b"x-request-id",
     }
 )
+# No dot segments, no empty ones and nothing escaped: whatever an engine makes of a path, it makes the same as we do.
+_PASSES = re.compile(rb"/v1(?:/[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*)+")
+# They make vLLM load what the caller names: that is for whoever runs the engines.
+_OPERATORS_ONLY = frozenset({b"/v1/load_lora_adapter", b"/v1/unload_lora_adapter"})
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:+/=@-]{1,128}")
 
 
@@ -56,6 +60,11 @@ def headers_for_engine(headers: Headers, request_id: str) -> list[tuple[bytes, b
     ]
     kept.append((b"x-request-id", request_id.encode()))
     return kept
+
+
+def passes(raw_path: bytes) -> bool:
+    """Whether a path that is none of the gateway's own may be asked of an engine."""
+    return _PASSES.fullmatch(raw_path) is not None and raw_path not in _OPERATORS_ONLY
 
 
 def request_id_of(headers: Headers) -> str:

@@ -7,6 +7,7 @@ import hmac
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
 
 from gateway import advice_api, console, explain
@@ -23,7 +24,8 @@ def build(gateway: Gateway) -> FastAPI:
     app.include_router(_public(gateway))
     app.include_router(advice_api.router(gateway))  # before the operators' own: tenants ask here
     app.include_router(console.router())
-    app.include_router(_admin(gateway), prefix="/draftlane", dependencies=[Depends(_admin_key(gateway))])
+    for routes in (_admin(gateway), _schema()):
+        app.include_router(routes, prefix="/draftlane", dependencies=[Depends(_admin_key(gateway))])
 
     @app.exception_handler(GatewayError)
     async def render(_: Request, error: GatewayError) -> Response:
@@ -111,6 +113,18 @@ def _admin(gateway: Gateway) -> APIRouter:
             raise NotFound(f"No pool '{name[:100]}' to {switch[:20]}; say enable or disable.", code="unknown_pool")
         pools[name].enabled = switch == "enable"
         return {"pool": name, "enabled": pools[name].enabled}
+
+    return router
+
+
+def _schema() -> APIRouter:
+    """Return the route of the OpenAPI document, which tells strangers too much to be public."""
+    router = APIRouter()
+
+    @router.get("/openapi.json", include_in_schema=False)
+    async def openapi(request: Request) -> dict[str, Any]:
+        routes = [route for route in request.app.routes if getattr(route, "path", "").startswith("/draftlane")]
+        return get_openapi(title="Draftlane, for operators", version="1", routes=routes)
 
     return router
 

@@ -15,6 +15,7 @@ from gateway.breaker import Breaker
 from gateway.config import Config, PoolConfig
 from gateway.routing.guards import FREE
 from gateway.routing.view import PoolView
+from gateway.tls import engine_context, identity_of
 from gateway.turns import Turns
 
 LEARNING_SHARE = 0.1  # of a new step time in the running estimate: about the last twenty calls
@@ -90,6 +91,8 @@ class Pool:
         self.load_factor = 1.0  # observed step time ÷ the configured one at that load
         self.ttft_seconds = config.ttft_seconds
         self.verdict = FREE  # of the guards, by `steering`
+        self.tls: ssl.SSLContext | None = None  # for https engines
+        self.identity: tuple[object, ...] = ()  # what their connections were made with
         self.turns = Turns()  # calls that wait for a place
         self.ahead = 0.0  # calls sent ahead of free slots, per slot
         self._bound = math.inf  # calls of this process that may be with the engines, at the last look
@@ -229,16 +232,21 @@ class Pools:
         A pool that operators have switched off or on stays so, unless the configuration changes its mind about it.
         """
         before, limits = self._by_name, config.limits
-        kept = {(pool.name, replica.url): replica for pool in before.values() for replica in pool.replicas}
+        kept = {
+            (pool.name, replica.url, pool.identity): replica for pool in before.values() for replica in pool.replicas
+        }
         after: dict[str, Pool] = {}
         for settings in config.pools:
             replicas = []
+            tls, identity = engine_context(settings), identity_of(settings)
             for index, spec in enumerate(settings.replicas):
-                replica = kept.pop((settings.name, spec.url), None) or _replica(spec.url)
+                replica = kept.pop((settings.name, spec.url, identity), None)
+                replica = replica or Replica("", spec.url, http1.Client(spec.url, tls=tls))
                 replica.name = f"{settings.name}-{index}"
                 replica.client.limit(connect_seconds=limits.connect_seconds, buffer_bytes=limits.buffer_bytes)
                 replicas.append(replica)
             pool = Pool(settings, replicas, env.get(settings.key_env) if settings.key_env else None)
+            pool.tls, pool.identity = tls, identity
             old = before.get(settings.name)
             if old is not None and old.config.disabled == settings.disabled:
                 pool.enabled = old.enabled
@@ -263,8 +271,3 @@ class Pools:
         for pool in self._by_name.values():
             for replica in pool.replicas:
                 replica.client.close()
-
-
-def _replica(url: str) -> Replica:
-    tls = ssl.create_default_context() if url.startswith("https:") else None
-    return Replica("", url, http1.Client(url, tls=tls))

@@ -104,7 +104,7 @@ class Request:
         try:
             await app(self.scope, self.receive, self.send)
         except Exception:  # noqa: BLE001 - a defect costs one request, not the connection's task
-            _log.exception("%s %s failed", self.scope["method"], self.scope["path"])
+            _log.exception("%s %r failed", self.scope["method"], self.scope["path"])
             if not self._begun:
                 await self.send(_FAILED)
                 await self.send({"type": "http.response.body"})

@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -17,8 +18,9 @@ from pathlib import Path
 import uvicorn
 
 from classifier.scorer import ArtefactError
+from gateway import tls
 from gateway.app import Gateway
-from gateway.config import Config, ConfigError, load
+from gateway.config import Config, ConfigError, load, loose_files
 from gateway.embedded import EmbeddedEngines, EmbeddedError
 from gateway.inbound import protocol
 from gateway.metrics import Share
@@ -47,7 +49,10 @@ def run(args: argparse.Namespace) -> int:
         for problem in error.problems:
             print(f"{args.config}: {problem}", file=sys.stderr)
         return 1
-    for warning in config.warnings:
+    for problem in tls.problems(config):
+        print(f"{args.config}: {problem}", file=sys.stderr)
+        return 1
+    for warning in (*config.warnings, *loose_files(args.config, config)):
         print(f"warning: {warning}", file=sys.stderr)
     try:
         sockets = _listen(config, args.port)
@@ -134,6 +139,8 @@ def server_of(gateway: Gateway, config: Config) -> DrainingServer:
             timeout_graceful_shutdown=max(1, round(settings.drain_seconds)),
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
+            ssl_ca_certs=settings.tls_client_ca,
+            ssl_cert_reqs=ssl.CERT_REQUIRED if settings.tls_client_ca else ssl.CERT_NONE,
         ),
         running=lambda: gateway.api.running,
         draining=gateway.drain,
@@ -147,5 +154,11 @@ def server_of(gateway: Gateway, config: Config) -> DrainingServer:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, gateway.reload)
         when_orphaned(stop)
 
-    gateway.on_start = started
+    def renew() -> None:
+        if (
+            server.config.ssl is not None and settings.tls_cert is not None
+        ):  # new connections get the renewed certificate
+            server.config.ssl.load_cert_chain(settings.tls_cert, settings.tls_key)
+
+    gateway.on_start, gateway.on_reload = started, renew
     return server

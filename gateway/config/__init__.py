@@ -1,6 +1,6 @@
 """The configuration: what may be set (`schema`), what must hold between settings (`rules`), how it is read (`load`)."""
 
-from gateway.config.exposure import LOOPBACK_NAMES, key_digest
+from gateway.config.exposure import LOOPBACK_NAMES, key_digest, loose_files
 from gateway.config.load import ConfigError, load, parse
 from gateway.config.schema import (
     FEATURES,
@@ -38,5 +38,6 @@ __all__ = [
     "TenantConfig",
     "key_digest",
     "load",
+    "loose_files",
     "parse",
 ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import stat
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -26,6 +28,26 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def loose_files(path: Path, config: Config) -> list[str]:
+    """Return which files others on this machine could change or read to the gateway's harm."""
+    found = []
+    if _mode(path) & (stat.S_IWGRP | stat.S_IWOTH):
+        found.append(f"{path}: others may write to it, and so decide where calls go; chmod go-w it")
+    keys = [("server.tls_key", config.server.tls_key)]
+    keys += [(f"pool[{i}].tls_key", pool.tls_key) for i, pool in enumerate(config.pools)]
+    for where, key in keys:
+        if key is not None and _mode(Path(key)) & (stat.S_IRGRP | stat.S_IROTH):
+            found.append(f"{where}: others may read {key}; chmod go-r it")
+    return found
+
+
+def _mode(path: Path) -> int:
+    try:
+        return path.stat().st_mode
+    except OSError:
+        return 0
 
 
 def exposure(config: Config) -> list[str]:

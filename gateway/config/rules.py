@@ -94,6 +94,7 @@ def _pools(raw: Table) -> Iterator[str]:
             yield f"{path}.model: there is no model {model!r}{did_you_mean(model, models)}"
         if row.get("kind") == "speculative" and "window" not in row:
             yield f"{path}.window: is missing; a speculative pool drafts so many tokens per step, such as 7"
+        yield from _both(row, path)
         for key in ("window", "drafter", "draft", "greedy_only"):
             if row.get("kind") == "baseline" and row.get(key):
                 yield f'{path}.{key}: means nothing on a baseline pool; remove it or set kind = "speculative"'
@@ -172,12 +173,19 @@ def _held(env: Mapping[str, str], name: object) -> list[str]:
     return [key_digest(env[name])] if isinstance(name, str) and env.get(name) else []
 
 
+def _both(row: Table, path: str) -> Iterator[str]:
+    """A certificate comes with its key."""
+    for one, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
+        if one in row and other not in row:
+            yield f"{path}.{other}: is missing; TLS needs tls_cert and tls_key"
+
+
 def _server(raw: Table) -> Iterator[str]:
     """TLS needs both of its files; the admin plane has one key and a port of its own."""
     server = _table(raw, "server")
-    for one, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
-        if one in server and other not in server:
-            yield f"server.{other}: is missing; TLS needs tls_cert and tls_key"
+    yield from _both(server, "server")
+    if "tls_client_ca" in server and "tls_cert" not in server:
+        yield "server.tls_cert: is missing; clients show certificates over TLS only"
     if "admin_key_sha256" in server and "admin_key_env" in server:
         yield "server.admin_key_env: admin_key_sha256 is set too; keep one of them"
     if server.get("admin_port") not in {None, 0} and server.get("admin_port") == server.get("port", 8080):

@@ -107,6 +107,7 @@ class Server(Section):
     engine_metrics: bool = False  # /metrics tells the engines' counters under vLLM's own names too
     tls_cert: Text | None = None
     tls_key: Text | None = None
+    tls_client_ca: Text | None = None  # clients must show a certificate of these authorities
 
 
 class Limits(Section):
@@ -177,6 +178,9 @@ class PoolConfig(Section):
     supports: Many[Feature]  # by kind unless set
     disabled: bool = False
     key_env: EnvName | None = None
+    tls_ca: Text | None = None  # authorities of https engines; the system's unless set
+    tls_cert: Text | None = None  # by which the gateway proves itself to them
+    tls_key: Text | None = None
     embedded: Embedded | None = None
     replicas: Many[Replica] = Field(default=(), alias="replica")
     health_path: UrlPath = "/health"

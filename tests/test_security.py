@@ -1,0 +1,338 @@
+"""Hostile requests: what cannot be read in one way only is refused, and what is refused reaches no engine."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fakes import ANSWER, CHAT, reply, scripted, visitor
+from harness import ADMIN_KEY, KEY, config_for, serving
+
+from classifier.artifact import SHIPPED, ArtefactError
+from classifier.scorer import Scorer
+from gateway.app import Gateway
+
+ROOT = Path(__file__).parent.parent
+BODY = json.dumps(CHAT).encode()
+HEAD = b"host: x\r\nauthorization: Bearer sk-test\r\ncontent-type: application/json\r\n"
+LENGTH = b"content-length: %d\r\n" % len(BODY)
+CHUNKED = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
+
+
+def post(headers: bytes, body: bytes = BODY, version: bytes = b"1.1", line_end: bytes = b"\r\n") -> bytes:
+    """Return a chat request with further header lines, each with its end, before the body."""
+    lines = b"POST /v1/chat/completions HTTP/" + version + line_end + HEAD.replace(b"\r\n", line_end) + headers
+    return lines + line_end + body
+
+
+# What two readers could take for two different requests: RFC 9112 §6.3, §2.2, §5.1, §5.2, §7.1.
+AMBIGUOUS = {
+    "length and chunks": post(LENGTH + b"transfer-encoding: chunked\r\n"),
+    "chunks and length": post(b"transfer-encoding: chunked\r\ncontent-length: 5\r\n", b"0\r\n\r\n"),
+    "two lengths": post(LENGTH + b"content-length: 3\r\n"),
+    "one length twice": post(LENGTH + LENGTH),
+    "a list of lengths": post(b"content-length: %d, %d\r\n" % (len(BODY), len(BODY))),
+    "a signed length": post(b"content-length: +%d\r\n" % len(BODY)),
+    "a negative length": post(b"content-length: -1\r\n"),
+    "a length in hex": post(b"content-length: 0x%x\r\n" % len(BODY)),
+    "an unknown coding": post(b"transfer-encoding: xchunked\r\n", CHUNKED),
+    "a coding before chunked": post(b"transfer-encoding: gzip, chunked\r\n", CHUNKED),
+    "a coding behind chunked": post(b"transfer-encoding: chunked, identity\r\n", CHUNKED),
+    "two codings": post(b"transfer-encoding: chunked\r\ntransfer-encoding: identity\r\n", CHUNKED),
+    "a blank before the colon": post(b"transfer-encoding : chunked\r\n", CHUNKED),
+    "a folded header": post(b"x-a: b\r\n c: d\r\n" + LENGTH),
+    "a folded coding": post(b"transfer-encoding:\r\n chunked\r\n", CHUNKED),
+    "bare line feeds": post(LENGTH.replace(b"\r\n", b"\n"), line_end=b"\n"),
+    "a bare line feed": post(b"x-a: b\nx-c: d\r\n" + LENGTH),
+    "a bare carriage return": post(b"x-a: b\rx-c: d\r\n" + LENGTH),
+    "a null": post(b"x-a: b\0c\r\n" + LENGTH),
+    "a control character": post(b"x-a: b\x0bc\r\n" + LENGTH),
+    "a blank in a name": post(b"x a: b\r\n" + LENGTH),
+    "no colon": post(b"xa\r\n" + LENGTH),
+    "no name": post(b": b\r\n" + LENGTH),
+    "chunks with line feeds": post(b"transfer-encoding: chunked\r\n", CHUNKED.replace(b"\r\n", b"\n")),
+    "a chunk's size with a prefix": post(b"transfer-encoding: chunked\r\n", b"0x" + CHUNKED),
+    "a chunk's size beyond bounds": post(b"transfer-encoding: chunked\r\n", b"f" * 17 + b"\r\n" + BODY),
+    "another version": post(LENGTH, version=b"2.0"),
+    "no version": b"GET /v1/models\r\n\r\n",
+    "a tunnel": b"CONNECT 169.254.169.254:80 HTTP/1.1\r\n" + HEAD + b"\r\n",
+    "a byte that is no ASCII": b"GET /v1/\xc3\xa9 HTTP/1.1\r\n" + HEAD + b"\r\n",
+}
+
+
+async def test_what_could_be_read_in_two_ways_is_refused() -> None:
+    """Each ambiguous request gets a 400, ends its connection, and reaches no engine, nor does what hides behind it."""
+    found = {}
+    async with scripted([reply(ANSWER)]) as engine, serving(config_for({"plain": [engine.url]})) as gateway:
+        for name, raw in AMBIGUOUS.items():
+            async with visitor(gateway.port) as client:
+                await client.send(raw + post(LENGTH))
+                answer = await client.answer()
+                rest = await client.reader.read()
+            assert answer.error["type"] == "invalid_request_error"
+            found[name] = (answer.status, rest, len(engine.seen))
+
+    assert found == dict.fromkeys(AMBIGUOUS, (400, b"", 0))
+
+
+PATHS = [
+    b"/v1/../engine/faults",
+    b"/v1/./x",
+    b"/v1/.hidden",
+    b"/v1/%2e%2e/engine/faults",
+    b"/v1/..%2fengine%2ffaults",
+    b"/v1/x%2f..%2f..%2fmetrics",
+    b"/v1//engine/faults",
+    b"/v1/..\\engine",
+    b"/v1/x%00",
+    b"/v1/x%0d%0ahost:%20evil",
+    b"/v1/x#fragment",
+    b"/v1/x;/../../metrics",
+    b"/v1/",
+    b"//v1/embeddings",
+    b"/engine/faults",
+    b"/metrics/../v1/embeddings",
+    b"/v1/load_lora_adapter",
+    b"/v1/unload_lora_adapter",
+]
+
+
+async def test_paths_with_tricks_reach_no_engine() -> None:
+    """Dot segments, escapes, doubled slashes and what only operators may ask of an engine are not passed through."""
+    found = {}
+    async with (
+        scripted([reply(ANSWER)]) as engine,
+        serving(config_for({"plain": [engine.url]})) as gateway,
+        visitor(gateway.port) as client,
+    ):
+        for path in PATHS:
+            await client.send(b"POST " + path + b" HTTP/1.1\r\n" + HEAD + b"content-length: 0\r\n\r\n")
+            found[path] = ((await client.answer()).status, len(engine.seen))
+
+    assert found == dict.fromkeys(PATHS, (404, 0))
+
+
+async def test_engines_are_those_of_the_configuration_only() -> None:
+    """Neither an absolute target nor Host nor forwarding headers take a request anywhere else."""
+    async with (
+        scripted([reply(ANSWER)]) as engine,
+        serving(config_for({"plain": [engine.url]})) as gateway,
+        visitor(gateway.port) as client,
+    ):
+        await client.send(
+            b"GET http://169.254.169.254/v1/embeddings?x=1 HTTP/1.1\r\nhost: 169.254.169.254\r\n"
+            b"x-forwarded-host: evil\r\nforwarded: host=evil\r\nauthorization: Bearer sk-test\r\n\r\n"
+        )
+        answer = await client.answer()
+
+    (seen,) = engine.seen
+    assert answer.status == 200
+    assert (seen.target, seen.header("host")) == ("/v1/embeddings?x=1", f"127.0.0.1:{engine.port}")
+    assert {"authorization", "x-forwarded-host", "forwarded"}.isdisjoint(name for name, _ in seen.headers)
+
+
+BOMBS: dict[str, bytes] = {
+    "deep arrays": b'{"model":"demo","messages":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "deep objects": b'{"model":"demo","messages":[{"role":"user","content":"x"}],"x":'
+    + b'{"a":' * 100_000
+    + b"1"
+    + b"}" * 100_001,
+    "a number of many digits": b'{"model":"demo","messages":[],"max_tokens":' + b"9" * 1_000_000 + b"}",
+    "an exponent": b'{"model":"demo","messages":[{"role":"user","content":"x"}],"temperature":1e999999999}',
+    "many keys": b'{"model":"demo","messages":[],' + b",".join(b'"k%d":1' % n for n in range(200_000)) + b"}",
+    "half a surrogate": b'{"model":"demo","messages":[{"role":"user","content":"\\ud800"}]}',
+    "a byte order mark": b"\xef\xbb\xbf" + BODY,
+    "not UTF-8": b'{"model":"demo","messages":[{"role":"user","content":"\xff"}]}',
+    "NaN": b'{"model":"demo","messages":[{"role":"user","content":"x"}],"temperature":NaN}',
+}
+
+
+async def test_bombs_of_json_are_defused() -> None:
+    """Depth, digits, exponents and bytes that are no text cost little and end in an answer; the next call is served."""
+    found = {}
+    async with (
+        scripted([reply(ANSWER)]) as engine,
+        serving(config_for({"plain": [engine.url]})) as gateway,
+        httpx.AsyncClient(headers={"authorization": f"Bearer {KEY}"}, timeout=20) as client,
+    ):
+        for name, body in BOMBS.items():
+            bombed = await client.post(f"{gateway.url}/v1/chat/completions", content=body)
+            answer = await client.post(f"{gateway.url}/v1/chat/completions", json=CHAT)
+            found[name] = (bombed.status_code in (200, 400), answer.status_code)
+
+    assert found == dict.fromkeys(BOMBS, (True, 200))
+    assert {call.outcome for call in gateway.finished} <= {"ok", "rejected"}
+
+
+async def test_a_key_that_stands_twice_means_the_same_to_engines() -> None:
+    """Of doubled keys the last one counts, here and in vLLM's parser, so no one is checked for one model and served another."""
+    twice = b'{"model":"nosuch","messages":[{"role":"user","content":"x"}],"model":"demo"}'
+    async with scripted([reply(ANSWER)]) as engine:
+        config = config_for({"plain": [engine.url]}, pools={"plain": {"served_model": "served"}})
+        async with serving(config) as gateway, httpx.AsyncClient(headers={"authorization": f"Bearer {KEY}"}) as client:
+            answer = await client.post(f"{gateway.url}/v1/chat/completions", content=twice)
+            other = await client.post(
+                f"{gateway.url}/v1/chat/completions",
+                content=twice.replace(b'"demo"', b'"x"').replace(b'"nosuch"', b'"demo"'),
+            )
+
+    assert (answer.status_code, other.status_code) == (200, 404)
+    assert [seen.json["model"] for seen in engine.seen] == ["served"]
+
+
+async def test_bombs_of_compression_are_defused() -> None:
+    """A megabyte that unpacks to a gigabyte is refused when it passes the limit, not when it is unpacked."""
+    bomb = gzip.compress(bytes(1 << 28), 9)
+    headers = {"authorization": f"Bearer {KEY}", "content-encoding": "gzip"}
+    async with (
+        scripted([reply(ANSWER)]) as engine,
+        serving(config_for({"plain": [engine.url]})) as gateway,
+        httpx.AsyncClient(headers=headers, timeout=20) as client,
+    ):
+        refused = await client.post(f"{gateway.url}/v1/chat/completions", content=bomb)
+        answer = await client.post(f"{gateway.url}/v1/chat/completions", content=gzip.compress(BODY))
+
+    assert (refused.status_code, answer.status_code) == (413, 200)
+    assert len(engine.seen) == 1
+
+
+async def test_no_client_makes_a_series() -> None:
+    """Whatever names, paths, keys and ids clients make up, the metrics page has as many series as before."""
+    async with (
+        scripted([reply(ANSWER)]) as engine,
+        serving(config_for({"plain": [engine.url]})) as gateway,
+        httpx.AsyncClient(timeout=20) as client,
+    ):
+
+        async def attack(number: int) -> None:
+            key = KEY if number % 2 else f"sk-{number}"
+            headers = {"authorization": f"Bearer {key}", "x-request-id": f"id-{number}", "x-tenant": f"t{number}"}
+            body = {**CHAT, "model": f"m{number}" if number % 3 else "demo", "user": f"u{number}"}
+            path = f"/v1/p{number}" if number % 5 == 0 else "/v1/chat/completions"
+            await client.post(f"{gateway.url}{path}", json=body, headers=headers)
+
+        async def series() -> set[str]:
+            page = (await client.get(f"{gateway.url}/metrics")).text
+            return {
+                line.rpartition(" ")[0]
+                for line in page.splitlines()
+                if line.startswith("draftlane_") and "_age_" not in line
+            }
+
+        for number in range(30):
+            await attack(number)
+        before = await series()
+        await asyncio.gather(*(attack(number) for number in range(30, 330)))
+        after = await series()
+
+    assert after == before
+
+
+async def test_operators_have_a_port_of_their_own() -> None:
+    """Where it is set, the admin plane and metrics are on that port alone, and clients' paths on the other alone."""
+    config = config_for({"plain": ["http://127.0.0.1:9"]})
+    gateway = Gateway(config, admin_port=7777)
+    statuses: dict[tuple[str, int], int] = {}
+    for path in ("/draftlane/state", "/draftlane/openapi.json", "/metrics", "/v1/models", "/healthz"):
+        for port in (7777, 8080):
+            statuses[path, port] = await status_of(gateway, path, port)
+
+    assert {key for key, status in statuses.items() if status != 404} == {
+        ("/draftlane/state", 7777),
+        ("/draftlane/openapi.json", 7777),
+        ("/metrics", 7777),
+        ("/v1/models", 8080),
+        ("/healthz", 7777),
+        ("/healthz", 8080),
+    }
+
+
+async def status_of(gateway: Gateway, path: str, port: int) -> int:
+    """Return the status that a path answers with on a port."""
+    found: list[int] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            found.append(message["status"])
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"authorization", f"Bearer {ADMIN_KEY}".encode())],
+        "server": ("127.0.0.1", port),
+        "client": ("127.0.0.1", 1),
+        "scheme": "http",
+        "http_version": "1.1",
+    }
+    await gateway.api(scope, receive, send)
+    return found[0]
+
+
+@pytest.mark.parametrize("key", ["", KEY, "sk-admi", "sk-admin2"])
+async def test_the_admin_plane_takes_the_admin_key_only(key: str) -> None:
+    """No key, a tenant's and a wrong one get a 401 on every path of the admin plane, before anything else is looked at."""
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    async with (
+        serving(config_for({"plain": ["http://127.0.0.1:9"]})) as gateway,
+        httpx.AsyncClient(headers=headers) as client,
+    ):
+        got = [
+            await client.get(f"{gateway.url}/draftlane/{path}")
+            for path in ("state", "openapi.json", "receipts/x", "overview")
+        ]
+        put = [
+            await client.post(f"{gateway.url}/draftlane/{path}")
+            for path in ("reload", "explain", "pools/plain/disable")
+        ]
+
+    assert {answer.status_code for answer in (*got, *put)} == {401}
+    assert all(KEY not in answer.text and ADMIN_KEY not in answer.text for answer in (*got, *put))
+
+
+def test_an_artefact_that_was_tampered_with_is_not_loaded(tmp_path: Path) -> None:
+    """One digit of the classifier's artefact changed, wherever it stands, and the gateway does not start with it."""
+    whole = SHIPPED.read_bytes()
+    assert Scorer.load(SHIPPED).version
+    for place in range(len(whole) // 10, len(whole), len(whole) // 5):
+        digit = next(at for at in range(place, len(whole)) if whole[at : at + 1].isdigit())
+        changed = bytearray(whole)
+        changed[digit] = ord("1") if whole[digit] != ord("1") else ord("2")
+        copy = tmp_path / "artefact.json"
+        copy.write_bytes(changed)
+        with pytest.raises(ArtefactError):
+            Gateway(config_for({"plain": ["http://127.0.0.1:9"]}, classifier={"artefact": str(copy)}))
+
+
+# Written so that this file does not hold what it looks for.
+SECRETS = re.compile(
+    "-----BEGIN [A-Z ]*PRIVATE "
+    "KEY-----|AKIA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{36}|sk-(?:proj-|ant-)?[A-Za-z0-9]{32,}"
+    "|xox[abp]-[0-9A-Za-z-]{20,}|hf_[A-Za-z0-9]{30,}|AIza[0-9A-Za-z_-]{35}"
+)
+
+
+def test_no_committed_file_holds_a_secret() -> None:
+    """No private key and no token of a well-known service is in the repository."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    found = [
+        f"{name}: {match[0][:12]}…"
+        for name in listed.split("\0")
+        if name and (ROOT / name).is_file()
+        for match in SECRETS.finditer((ROOT / name).read_bytes().decode("latin-1"))
+    ]
+
+    assert found == []
