@@ -92,13 +92,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--update", action="store_true", help="make what is measured now the baseline")
     args = parser.parse_args(arguments)
     runs = measure()
+    baseline = {} if args.update else json.loads(BASELINE.read_text())
+    if not args.update and broken(ratios(runs), baseline):
+        runs += measure()  # before it is believed: a busy machine may have spoilt every round
     faults = [
         f"{run.system}: {run.load.failure or 'answers differ'}" for run in runs if run.load.failed or run.load.differing
     ]
     measured = ratios(runs)
     if args.update and not faults:
         BASELINE.write_text(json.dumps(measured, indent=1) + "\n")
-    baseline = json.loads(BASELINE.read_text())
+        baseline = measured
     faults += broken(measured, baseline)
     if args.json:
         print(json.dumps({"measured": measured, "baseline": baseline, "faults": faults}))

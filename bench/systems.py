@@ -54,7 +54,7 @@ class System:
 
     `command` makes the command line, after `install` has made what it needs and returned the version. `announces`: the
     system chooses its own port and prints a line "listening PORT". `rewrites`: it does not pass the
-    engine's bytes on unchanged. `light`: it is so slow that the heaviest workloads would only measure its queue.
+    engine's bytes on unchanged. `light`: it is so slow that heavy workloads would only measure its queue.
     `own`: it is a module of this project.
     """
 
