@@ -20,7 +20,7 @@ import uvicorn
 from classifier.scorer import ArtefactError
 from gateway import tls
 from gateway.app import Gateway
-from gateway.config import Config, ConfigError, load, loose_files
+from gateway.config import Config, ConfigError, Server, load, loose_files
 from gateway.embedded import EmbeddedEngines, EmbeddedError
 from gateway.inbound import protocol
 from gateway.metrics import Share
@@ -146,6 +146,12 @@ def server_of(gateway: Gateway, config: Config) -> DrainingServer:
         draining=gateway.drain,
         drain_seconds=settings.drain_seconds,
     )
+    _attach(gateway, server, settings)
+    return server
+
+
+def _attach(gateway: Gateway, server: DrainingServer, settings: Server) -> None:
+    """Let signals reach the gateway, a supervisor's death the server, and reloads its certificate."""
 
     def stop() -> None:
         server.should_exit = True
@@ -155,10 +161,8 @@ def server_of(gateway: Gateway, config: Config) -> DrainingServer:
         when_orphaned(stop)
 
     def renew() -> None:
-        if (
-            server.config.ssl is not None and settings.tls_cert is not None
-        ):  # new connections get the renewed certificate
-            server.config.ssl.load_cert_chain(settings.tls_cert, settings.tls_key)
+        context = server.config.ssl
+        if context is not None and settings.tls_cert is not None:  # connections to come are shown the renewed one
+            context.load_cert_chain(settings.tls_cert, settings.tls_key)
 
     gateway.on_start, gateway.on_reload = started, renew
-    return server
