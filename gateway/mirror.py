@@ -102,10 +102,11 @@ class Mirror:
             while data := await stream.reply.read():
                 reader.feed(data)
             copy.usage, copy.speculation = reader.usage, reader.speculation
-        else:
-            parts = []
-            while data := await stream.reply.read():
-                parts.append(data)
-            told = usage.read(b"".join(parts))
-            copy.usage, copy.speculation = told.usage, told.speculation
+            copy.outcome = "ok" if reader.ended or reader.finished else "truncated"
+            return
+        parts = []
+        while data := await stream.reply.read():
+            parts.append(data)
+        told = usage.read(b"".join(parts))
+        copy.usage, copy.speculation = told.usage, told.speculation
         copy.outcome = "ok" if stream.reply.status < 400 else "engine_error"
