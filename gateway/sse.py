@@ -4,6 +4,9 @@
 Engines write whole events, so nothing is delayed by that. Two things are taken out on the way: the usage event that the
 gateway asked for on its own behalf, and an end mark after an engine's error event (vLLM writes both), which would make a
 broken answer look whole. Marks are looked for at line starts, where no answer's text can put them (JSON escapes line breaks).
+
+Most events of a stream differ in a piece of text alone. What stands around it is learned from an event that told nothing
+else, and the next ones are compared with that instead of being searched: 0.4 µs in place of 2.5.
 """
 
 from __future__ import annotations
@@ -28,6 +31,12 @@ _TOOLS = {"responses": b"event: response.function_call", "messages": b'"input_js
 _SEQUENCE = re.compile(rb'"sequence_number": ?(\d+)')
 _DATA = re.compile(rb"(?:^|[\r\n])data: ?([^\r\n]*)")
 _NO_TEXT = re.compile(rb'"content": ?(?:""|null)')
+_TEXT = re.compile(rb'"(?:content|text)":"((?:[^"\\]|\\.)*)"')
+_TELLING = (
+    *(b'"finish_reason":"', b'"finish_reason": "', b'"tool_calls"', b'"reasoning', b'"usage"'),
+    *(b"[DONE]", b"event:", b'{"error"', b"\r", b"\n:", b'"role"'),
+)  # what an event may hold that must be looked at
+_LESSONS = 8  # events that are tried as examples: those of some streams never repeat
 _REASONING = re.compile(rb'"reasoning(?:_content)?": ?"')
 
 
@@ -55,10 +64,13 @@ class Reader:
 
     __slots__ = (
         "_carry",
+        "_head",
         "_last",
+        "_lessons",
         "_mark",
         "_max",
         "_strip",
+        "_tail",
         "_tools",
         "ended",
         "events",
@@ -75,6 +87,8 @@ class Reader:
         self._mark = _MARKS.get(endpoint)
         self._tools = _TOOLS.get(endpoint, b'"tool_calls"')
         self._carry = self._last = b""
+        self._head = self._tail = b""  # of an event that carries text and nothing else
+        self._lessons = 0 if self._mark else _LESSONS
         self._max = max_event_bytes
         self._strip = strip_usage
         self.events = 0
@@ -93,13 +107,19 @@ class Reader:
         Raises:
             EventTooLarge: the event in progress is over the limit.
         """
+        if self._head and self._is_text(data):
+            self.events += 1
+            self._last = data
+            return data
         if self._carry:
             data = self._carry + data
             self._carry = b""
         if not data.endswith(b"\n\n"):
             data = self._hold_partial(data)
-            if not data:
-                return b""
+        return self._look_at(data) if data else b""
+
+    def _look_at(self, data: bytes) -> bytes:
+        """Note what whole events tell; return those to forward."""
         if not self.events:
             first = next((event for event in events(data) if b"data:" in event), b"")
             self.silent_first = b'"role"' in first and _NO_TEXT.search(first) is not None
@@ -113,7 +133,25 @@ class Reader:
             data = self._read_usage(data)
         if b"[DONE]" in data or b"event:" in data or b'{"error"' in data:
             data = self._look_for_end(data)
+        if self._lessons:
+            self._learn(data)
         return data
+
+    def _is_text(self, data: bytes) -> bool:
+        """Whether this is one whole event that differs from the one learned in its text alone."""
+        if self._carry or not (data.startswith(self._head) and data.endswith(self._tail)):
+            return False
+        text = data[len(self._head) : -len(self._tail)]
+        # A quote would end the text, or is an escaped one, which is rare. Head and tail must not overlap.
+        return len(self._head) + len(self._tail) <= len(data) and b'"' not in text and b"\n" not in text
+
+    def _learn(self, data: bytes) -> None:
+        """Take an event that tells nothing but its text as the example of those to come."""
+        self._lessons -= 1
+        if data.count(b"\n\n") != 1 or any(word in data for word in _TELLING):
+            return
+        if found := _TEXT.search(data):
+            self._head, self._tail = data[: found.start(1)], data[found.end(1) :]
 
     def rest(self) -> bytes:
         """Return the bytes after the last whole event, for a stream that ended well without a final blank line."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -301,3 +302,46 @@ def test_malformed_events_pass(pieces: list[bytes]) -> None:
     _, out = pass_through(case, pieces)
 
     assert out == b"".join(pieces)
+
+
+def _chunk(text: str, **fields: object) -> bytes:
+    """Return one event of a chat as vLLM writes it."""
+    choice = {"index": 0, "delta": {"content": text}, "logprobs": None, "finish_reason": None, **fields}
+    body = json.dumps({"id": "c", "choices": [choice]}, separators=(",", ":"), ensure_ascii=False)
+    return f"data: {body}\n\n".encode()
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.text(max_size=12).map(_chunk),
+            st.sampled_from(
+                [
+                    _chunk('","tool_calls":[{"'),
+                    _chunk("[DONE] event: error \\"),
+                    _chunk("x", finish_reason="stop"),
+                    _chunk("x", delta={"content": "a", "reasoning": "b"}),
+                    _chunk("x", delta={"content": "a", "tool_calls": [{}]}),
+                    b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2}}\n\n',
+                    b"data: [DONE]\n\n",
+                    b": a comment\n\n",
+                ]
+            ),
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    st.integers(1, 4),
+)
+def test_what_was_learned_of_an_event_changes_nothing(parts: list[bytes], together: int) -> None:
+    """A reader that compares events with one that told nothing says the same as one that searches each."""
+    learning = Reader("chat", strip_usage=True, max_event_bytes=1_000_000)
+    searching = Reader("chat", strip_usage=True, max_event_bytes=1_000_000)
+    searching._lessons = 0
+    for at in range(0, len(parts), together):
+        data = b"".join(parts[at : at + together])
+
+        assert learning.feed(data) == searching.feed(data)
+
+    for name in ("events", "ended", "failed", "finished", "silent_first", "silent_last", "swallowed", "usage"):
+        assert getattr(learning, name) == getattr(searching, name), name
