@@ -15,6 +15,8 @@ from gateway import sse
 
 MOST_BYTES: Final = 1 << 20  # of one answer's events that are remembered; a longer one that breaks off stays broken
 
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
 
 class Diverged(Exception):
     """The new answer is another one, or the old one cannot be compared."""
@@ -66,6 +68,8 @@ class Told:
         if not 0 < self._size <= MOST_BYTES:
             raise Diverged
         events = [_read(event) for event in sse.events(b"".join(self._parts)) if sse.data_of(event)]
+        if not events:
+            raise Diverged
         return events[0].id, "".join(choice.said for event in events for choice in event.choices)
 
 
@@ -109,10 +113,13 @@ class Rejoin:
 
     def _cut(self, event: bytes, rest: str) -> bytes:
         """Return an event with only the part of its text that the client does not have."""
-        whole: dict[str, Any] = msgspec.json.decode(sse.data_of(event))
+        try:
+            whole: dict[str, Any] = msgspec.json.decode(sse.data_of(event))
+        except UNREADABLE:  # in what was skipped before
+            raise Diverged from None
         whole["id"] = self._id
         choice = whole["choices"][0]
-        if "delta" in choice:
+        if isinstance(choice.get("delta"), dict):
             choice["delta"]["content"] = rest
         else:
             choice["text"] = rest
@@ -122,5 +129,5 @@ class Rejoin:
 def _read(event: bytes) -> _Event:
     try:
         return _decode(sse.data_of(event))
-    except msgspec.DecodeError:
+    except UNREADABLE:
         raise Diverged from None

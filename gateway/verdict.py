@@ -76,7 +76,7 @@ def _retry_after(headers: list[tuple[bytes, bytes]], now: float) -> float | None
     except ValueError:
         try:
             seconds = parsedate_to_datetime(text).timestamp() - now
-        except ValueError:
+        except (ValueError, OverflowError):  # no date, or one that no calendar has
             return None
     if not seconds >= 0:  # NaN and the past
         return None

@@ -133,7 +133,7 @@ def parse(body: bytes, endpoint: Endpoint, *, viewed: Literal["whole", "by size"
         max_tokens=_limit(request),
         view=View.of(_fields(request), endpoint) if viewed == "whole" else _outline(body, endpoint),
         has_tools=bool(request.tools),
-        conversation=_conversation(request.messages),
+        conversation=_conversation(request.messages if endpoint in ("chat", "messages") else None),
     )
 
 
