@@ -7,7 +7,6 @@ import hmac
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
-from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
 
 from gateway import advice_api, console, explain
@@ -45,7 +44,7 @@ def build(gateway: Gateway) -> FastAPI:
 
 
 def _public(gateway: Gateway) -> APIRouter:
-    router = APIRouter()
+    router = APIRouter(include_in_schema=False)  # OpenAI's document describes these
 
     @router.api_route("/healthz", methods=["GET", "HEAD"])
     async def healthz() -> dict[str, str]:
@@ -123,8 +122,8 @@ def _schema() -> APIRouter:
 
     @router.get("/openapi.json", include_in_schema=False)
     async def openapi(request: Request) -> dict[str, Any]:
-        routes = [route for route in request.app.routes if getattr(route, "path", "").startswith("/draftlane")]
-        return get_openapi(title="Draftlane, for operators", version="1", routes=routes)
+        found: dict[str, Any] = request.app.openapi()
+        return found
 
     return router
 

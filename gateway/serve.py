@@ -12,6 +12,7 @@ import socket
 import ssl
 import sys
 import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -157,7 +158,8 @@ def _attach(gateway: Gateway, server: DrainingServer, settings: Server) -> None:
         server.should_exit = True
 
     def started() -> None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, gateway.reload)
+        if threading.current_thread() is threading.main_thread():  # no other may hear signals
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, gateway.reload)
         when_orphaned(stop)
 
     def renew() -> None:
