@@ -17,23 +17,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classifier.features import BUCKETS, NAMES
+from classifier.features import BUCKETS, INSTRUCTION, NAMES
+from classifier.lexicon import CUES, TONGUES
 from classifier.weights import ARRAYS, Weights
 
 FORMAT = 1
 SHIPPED = Path(__file__).parent / "model" / "artefact.json"
 _SHAPES = {"rarity": 2 * BUCKETS, "words": 2 * BUCKETS}
 _LIMIT = 64 * 1024 * 1024  # bytes; thirty times the shipped one
-_RETRAIN = "train one with `python -m classifier train --data DIR --out FILE`, or leave the setting out to use the shipped one"
+_RETRAIN = (
+    "train one with `python -m classifier train --data DIR --out FILE`, or leave the setting out to use the shipped one"
+)
 
 
 class ArtefactError(Exception):
     """An artefact that cannot be used; the message says why and what to do."""
 
 
-def digest_of(names: tuple[str, ...] = NAMES) -> str:
-    """Sixteen hex digits that name a set of features in their order."""
-    return hashlib.sha256("\n".join([*names, str(BUCKETS)]).encode()).hexdigest()[:16]
+def digest_of() -> str:
+    """Sixteen hex digits that name the features: their order, the words behind them, the hashing."""
+    told = json.dumps([NAMES, CUES, TONGUES, INSTRUCTION, BUCKETS], sort_keys=True)
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 def _pack(array: npt.NDArray[np.float32]) -> dict[str, Any]:
@@ -107,7 +111,9 @@ def _open(path: Path, content: dict[str, Any], sealed: object) -> tuple[Weights,
     if content.get("format") != FORMAT:
         raise ArtefactError(f"{path} has format {content.get('format')!r}, this release reads {FORMAT}; {_RETRAIN}")
     if _seal(content) != sealed:
-        raise ArtefactError(f"{path} does not match its checksum: it was cut short or changed; restore it, or {_RETRAIN}")
+        raise ArtefactError(
+            f"{path} does not match its checksum: it was cut short or changed; restore it, or {_RETRAIN}"
+        )
     try:
         if content["features"]["digest"] != digest_of():
             raise ArtefactError(f"{path} was trained on other features than this release computes; {_RETRAIN}")

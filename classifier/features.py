@@ -50,7 +50,9 @@ _LOWER = np.arange(256, dtype=np.uint64)
 _LOWER[ord("A") : ord("Z") + 1] += 32
 _IN_WORD = np.zeros(256, bool)
 _IN_WORD[[*b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_#+", *range(128, 256)]] = True
-_WEIGHTED = np.where(_IN_WORD, (_LOWER + 1) * np.uint64(0x9E3779B97F4A7C15), 0).astype(np.uint64)  # golden ratio: spreads bytes
+_WEIGHTED = np.where(_IN_WORD, (_LOWER + 1) * np.uint64(0x9E3779B97F4A7C15), 0).astype(
+    np.uint64
+)  # golden ratio: spreads bytes
 _PRIME = 0x100000001B3  # FNV's
 _POWERS = np.array([pow(_PRIME, i, 1 << 64) for i in range(32)], np.uint64)
 _MIX = np.uint64(0xFF51AFD7ED558CCD)  # murmur3's finaliser
@@ -151,7 +153,9 @@ def measure(view: View) -> Measured:
     shape = _shape(view, ends - starts, distinct)
     crosses = _crosses(counts, shape, shares)
     tongues = np.sqrt(common / n)
-    cues = np.concatenate((np.sqrt(shares), counts, np.minimum(head, 1.0), rates, tongues, shape, crosses, _request(view)))
+    cues = np.concatenate(
+        (np.sqrt(shares), counts, np.minimum(head, 1.0), rates, tongues, shape, crosses, _request(view))
+    )
     return Measured(cues, words)
 
 
@@ -184,12 +188,13 @@ def _buckets(hashes: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.intp], int]
     seen[(hashes & _MASK).astype(np.intp)] = True
     pairs = ((hashes[1:] * _MIX + hashes[:-1]) >> np.uint64(20)) & _MASK
     seen[pairs.astype(np.intp) + BUCKETS] = True
-    return np.flatnonzero(seen), np.count_nonzero(seen[:BUCKETS])
+    return np.flatnonzero(seen), int(np.count_nonzero(seen[:BUCKETS]))
 
 
 def buckets_of(text: str) -> list[int]:
     """Buckets of a short text: those of its words, then those of its pairs, each in ascending order."""
-    return _buckets(hash_words(np.frombuffer(text.encode("utf-8", "replace"), np.uint8))[0])[0].tolist()
+    found: list[int] = _buckets(hash_words(np.frombuffer(text.encode("utf-8", "replace"), np.uint8))[0])[0].tolist()
+    return found
 
 
 _BULLETS = frozenset("-*•0123456789")
@@ -239,7 +244,9 @@ def _shape(view: View, lengths: npt.NDArray[np.intp], distinct: int) -> Floats:
 
 def _numbers(text: str) -> list[int]:
     """Whole numbers of at most six digits in the head of a text, capped at ten thousand."""
-    return [min(int(word), 10_000) for word in text[:400].replace(",", " ").split() if len(word) < 7 and word.isdecimal()]
+    return [
+        min(int(word), 10_000) for word in text[:400].replace(",", " ").split() if len(word) < 7 and word.isdecimal()
+    ]
 
 
 _LOG_CHARS, _MATERIAL, _QUESTION = _SHAPE.index("log_chars"), _SHAPE.index("material"), _SHAPE.index("ends_question")

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from classifier.features import BUCKETS, Measured
+from classifier.features import BUCKETS
 from classifier.weights import CLIP, Weights
 
 Floats = npt.NDArray[np.float64]
@@ -56,7 +58,13 @@ class Sample:
         """The sample reduced to `rows`."""
         words = [self.words[i] for i in rows]
         return Sample(
-            self.cues[rows], words, self.targets[rows], self.sources[rows], self.writers[rows], self.prompts[rows], self.own[rows]
+            self.cues[rows],
+            words,
+            self.targets[rows],
+            self.sources[rows],
+            self.writers[rows],
+            self.prompts[rows],
+            self.own[rows],
         )
 
 
@@ -64,7 +72,8 @@ def balance(sources: npt.NDArray[np.str_], power: float = 0.5) -> Floats:
     """Weights that give a source of n rows the total n ** (1 - power); mean one."""
     sizes = Counter(sources.tolist())
     weights = np.array([sizes[s] ** -power for s in sources.tolist()])
-    return weights / weights.mean()
+    balanced: Floats = weights / weights.mean()
+    return balanced
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +116,14 @@ class _Basis:
         chosen = np.random.default_rng(seed).choice(len(sample), count, replace=False, p=chance / chance.sum())
         prototypes = z[np.sort(chosen)]
         near = _likeness(prototypes, prototypes, settings.width, scale) + 1e-6 * np.eye(count)
-        return cls(centre, scale, _rarity(sample.words), prototypes, np.linalg.cholesky(near), settings)
+        return cls(centre, scale, _rarity(sample.words), prototypes, np.asarray(np.linalg.cholesky(near), np.float64), settings)
 
     def design(self, sample: Sample) -> _Design:
         """Rows of features: cues and whitened likenesses, and words, each scaled by its share."""
         z = np.clip((sample.cues - self.centre) * self.scale, -CLIP, CLIP)
         near = _likeness(z, self.prototypes, self.settings.width, self.scale)
         white = solve_triangular(self.root, near.T, lower=True).T
-        alive = max(1, np.count_nonzero(self.scale))
+        alive = _alive(self.scale)
         words = _bags(sample.words, self.rarity)
         dense = np.hstack((z * np.sqrt(self.settings.cues / alive), white))
         return _Design(dense, words * np.sqrt(self.settings.words))
@@ -122,7 +131,7 @@ class _Basis:
     def weights(self, bias: Floats, beta: Floats) -> dict[str, Floats]:
         """Coefficients of the design as the parts of `Weights`."""
         c, p = self.centre.size, len(self.prototypes)
-        alive = max(1, np.count_nonzero(self.scale))
+        alive = _alive(self.scale)
         return {
             "centre": self.centre,
             "scale": self.scale,
@@ -136,9 +145,14 @@ class _Basis:
         }
 
 
+def _alive(scale: Floats) -> int:
+    """How many cues ever varied, at least one."""
+    return int(np.count_nonzero(scale)) or 1
+
+
 def _likeness(a: Floats, b: Floats, width: float, scale: Floats) -> Floats:
     apart = (a * a).sum(axis=1)[:, None] - 2.0 * a @ b.T + (b * b).sum(axis=1)
-    near: Floats = np.exp(np.maximum(apart, 0.0) * (-width / max(1, np.count_nonzero(scale))))
+    near: Floats = np.exp(np.maximum(apart, 0.0) * (-width / _alive(scale)))
     return near
 
 
@@ -170,19 +184,29 @@ def _coefficients(sample: Sample, design: _Design, settings: Settings) -> tuple[
         # Here large sources count nearly in full: it is their traffic whose level is to be met.
         local = balance(sample.sources, 0.25) * np.where(sample.own, min(0.1, settings.seed_share), 1.0)
         rest = sample.targets - bias - gram @ dual
-        dual = dual + settings.local * cho_solve(cho_factor(gram + np.diag(settings.ridge / local), overwrite_a=True), rest)
+        dual = dual + settings.local * cho_solve(
+            cho_factor(gram + np.diag(settings.ridge / local), overwrite_a=True), rest
+        )
     return bias, design.carry(dual)
 
 
 def fit(sample: Sample, settings: Settings, *, seed: int) -> Weights:
-    """Weights for a sample, uncalibrated: the score is a placeholder and the spread one constant. Deterministic in `seed`."""
-    basis = _Basis.of(sample, settings, seed)
-    parts = basis.weights(*_coefficients(sample, basis.design(sample), settings))
-    plain = {"noise": np.zeros(sample.cues.shape[1] + 2), "knots": np.array([[0.0, 0.0], [2.08, 1.0]]), "curve": np.ones(10)}
+    """Weights for a sample, uncalibrated: the score is a placeholder and the spread one constant.
+
+    Deterministic in `seed`, and on one thread, so that sums add up in one order.
+    """
+    with threadpool_limits(limits=1):
+        basis = _Basis.of(sample, settings, seed)
+        parts = basis.weights(*_coefficients(sample, basis.design(sample), settings))
+    plain = {
+        "noise": np.zeros(sample.cues.shape[1] + 2),
+        "knots": np.array([[0.0, 0.0], [2.08, 1.0]]),
+        "curve": np.ones(10),
+    }
     return Weights(**{name: rounded(part) for name, part in (parts | plain).items()})
 
 
-def rounded(part: Floats) -> npt.NDArray[np.float32]:
+def rounded(part: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float32]:
     """Single precision, six significant digits: what is left does not depend on the order in which a BLAS adds."""
     with np.errstate(divide="ignore", invalid="ignore"):
         digits = np.where(part == 0.0, 0.0, 5 - np.floor(np.log10(np.abs(part))))

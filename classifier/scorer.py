@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from classifier.artifact import ArtefactError, digest_of, load
-from classifier.features import BUCKETS, NAMES, Measured, buckets_of, measure
+from classifier.features import NAMES, Measured, buckets_of, measure
 from classifier.view import View
 from classifier.weights import Weights
 
@@ -106,7 +106,9 @@ class Scorer:
         words = _spelling(view.user)
         for bucket, effect in zip(measured.words.tolist(), gain.tolist(), strict=True):
             found.append(Contribution(f"word:{words.get(bucket, '…')}", 1.0, effect))
-        found.append(Contribution("prototypes", float(likeness.max()), float((likeness - mean) @ weights.likeness[:, 0])))
+        found.append(
+            Contribution("prototypes", float(likeness.max()), float((likeness - mean) @ weights.likeness[:, 0]))
+        )
         moved = [item for item in found if item.effect != 0.0]
         return sorted(moved, key=lambda item: -abs(item.effect))[: max(0, top)]
 

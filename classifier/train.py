@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from classifier.calibrate import calibrated, folds, left_out, ranks
 from classifier.dataset import Row, digest, sample_of
@@ -16,17 +15,21 @@ from classifier.model import Floats, Sample, Settings, fit
 from classifier.weights import Weights
 
 LARGEST = 8000  # rows fitted at once; memory and time grow with the square and the cube
-DRAFTER = {"kind": "draft_model", "draft": "SmolLM2-135M-Instruct", "window": 7, "ngram": "prompt lookup, 4 down to 2 tokens"}
+DRAFTER = {
+    "kind": "draft_model",
+    "draft": "SmolLM2-135M-Instruct",
+    "window": 7,
+    "ngram": "prompt lookup, 4 down to 2 tokens",
+}
 SEED = 20240229  # any number; written into the artefact
 
 
 def train(rows: Sequence[Row], *, settings: Settings | None = None, seed: int = SEED) -> tuple[Weights, dict[str, Any]]:
-    """Weights and their description. One thread, so that sums add up in one order."""
+    """Weights and their description."""
     settings = settings or Settings()
     sample = thinned(sample_of(rows), seed)
-    with threadpool_limits(limits=1):
-        predicted = left_out(sample, settings, folds(sample, 5, seed=seed), seed=seed)
-        weights = calibrated(fit(sample, settings, seed=seed), sample, predicted)
+    predicted = left_out(sample, settings, folds(sample, 5, seed=seed), seed=seed)
+    weights = calibrated(fit(sample, settings, seed=seed), sample, predicted)
     about = {
         "drafter": DRAFTER,
         "seed": seed,

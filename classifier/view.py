@@ -39,11 +39,11 @@ def clip(text: str, cap: int) -> str:
 def number(value: object) -> float | None:
     """`value` as a finite float, or None for anything else (booleans are no numbers)."""
     if value.__class__ is float:
-        return value if math.isfinite(value) else None  # type: ignore[arg-type, return-value]
+        return value if math.isfinite(value) else None
     if value.__class__ is not int:
         return None
     try:
-        return float(value)  # type: ignore[arg-type]
+        return float(value)
     except OverflowError:
         return None
 
@@ -147,8 +147,13 @@ def _format(body: Mapping[str, object]) -> str:
     if wanted is None and isinstance(text, Mapping):
         wanted = text.get("format")
     if isinstance(wanted, Mapping):
-        return {"json_object": "json", "json_schema": "schema", "structural_tag": "guided"}.get(str(wanted.get("type"))[:32], "")
-    if any(body.get(key) for key in ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs")):
+        return {"json_object": "json", "json_schema": "schema", "structural_tag": "guided"}.get(
+            str(wanted.get("type"))[:32], ""
+        )
+    if any(
+        body.get(key)
+        for key in ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs")
+    ):
         return "guided"
     return ""
 

@@ -53,7 +53,7 @@ class Weights:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_lengths", (self.prototypes * self.prototypes).sum(axis=1))
-        object.__setattr__(self, "_decay", -float(self.width[0]) / max(1, np.count_nonzero(self.scale)))
+        object.__setattr__(self, "_decay", -float(self.width[0]) / (int(np.count_nonzero(self.scale)) or 1))
 
     def standardise(self, cues: Floats) -> Array:
         """Cues in standard deviations from their means, clipped; (c) or (n, c)."""
@@ -62,7 +62,8 @@ class Weights:
     def liken(self, z: Array) -> Array:
         """Likeness in (0, 1] of standardised cues to each prototype."""
         apart = self._lengths - 2.0 * (self.prototypes @ z) + z @ z
-        return np.exp(apart * self._decay)
+        likeness: Array = np.exp(apart * self._decay)
+        return likeness
 
     def parts(self, measured: Measured) -> tuple[Array, Array, float, Array]:
         """Standardised cues, rarities of the words present, one over their length, and likenesses."""

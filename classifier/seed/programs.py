@@ -102,21 +102,23 @@ def convert(r: random.Random) -> tuple[str, str]:
     return f"{ask}\n\n{_FORMS[source](rows)}", _FORMS[target](rows)
 
 
+# What the first number is, given a start and a count; how the pattern is called; and the number at place i.
+_PATTERNS: list[tuple[Callable[[int, int], int], str, Callable[[int, int], int]]] = [
+    (lambda start, _: 2 * start, "even numbers starting at", lambda first, i: first + 2 * i),
+    (lambda start, n: start + n, "numbers counting down from", lambda first, i: first - i),
+    (lambda start, _: start % 9 + 1, "perfect squares starting with the square of", lambda first, i: (first + i) ** 2),
+    (lambda start, _: start, "multiples of seven beginning with 7 times", lambda first, i: 7 * (first + i)),
+    (lambda start, _: 2 * start, "odd numbers after", lambda first, i: first + 1 + 2 * i),
+]
+
+
 def sequence(r: random.Random) -> tuple[str, str]:
     """Numbers in a pattern."""
     start, n = r.randint(1, 60), r.randint(20, 70)
-    kind, make = r.choice(
-        [
-            ("even numbers starting at", lambda i: 2 * (start + i)),
-            ("numbers counting down from", lambda i: start + n - i),
-            ("perfect squares starting with the square of", lambda i: (start % 9 + 1 + i) ** 2),
-            ("multiples of seven beginning with 7 times", lambda i: 7 * (start + i)),
-            ("odd numbers after", lambda i: 2 * (start + i) + 1),
-        ]
-    )
-    base = start + n if "down" in kind else start % 9 + 1 if "squares" in kind else start if "seven" in kind else 2 * start
+    base, kind, make = r.choice(_PATTERNS)
+    first = base(start, n)
     joiner, how = r.choice([("\n", "one per line"), (" ", "separated by spaces"), (", ", "comma-separated")])
-    return f"Give me {n} {kind} {base}, {how}.", joiner.join(str(make(i)) for i in range(n))
+    return f"Give me {n} {kind} {first}, {how}.", joiner.join(str(make(first, i)) for i in range(n))
 
 
 def formula_lines(r: random.Random) -> tuple[str, str]:
@@ -144,7 +146,10 @@ def repeat(r: random.Random) -> tuple[str, str]:
     """The same thing many times."""
     line, n = r.choice(SENTENCES), r.randint(6, 14)
     ask = r.choice(
-        [f"Write the following {n} times, numbered:\n{line}", f"As a punishment, write out '{line}' {n} times with line numbers."]
+        [
+            f"Write the following {n} times, numbered:\n{line}",
+            f"As a punishment, write out '{line}' {n} times with line numbers.",
+        ]
     )
     return ask, "\n".join(f"{i}. {line}" for i in range(1, n + 1))
 
@@ -152,7 +157,13 @@ def repeat(r: random.Random) -> tuple[str, str]:
 def sort_lines(r: random.Random) -> tuple[str, str]:
     """A list in another order."""
     words = r.sample(WORDS, r.randint(8, 16))
-    how, out = r.choice([("alphabetically", sorted(words)), ("in reverse order", words[::-1]), ("by length, shortest first", sorted(words, key=len))])
+    how, out = r.choice(
+        [
+            ("alphabetically", sorted(words)),
+            ("in reverse order", words[::-1]),
+            ("by length, shortest first", sorted(words, key=len)),
+        ]
+    )
     return f"Sort this list {how} and print one word per line:\n" + ", ".join(words), "\n".join(out)
 
 
@@ -163,7 +174,10 @@ def echo(r: random.Random) -> tuple[str, str]:
     ask, out = r.choice(
         [
             ("Repeat the text below word for word.", text),
-            (f"Replace every '{word}' by '{word.upper()}' in this text and give me the whole text back.", text.replace(word, word.upper())),
+            (
+                f"Replace every '{word}' by '{word.upper()}' in this text and give me the whole text back.",
+                text.replace(word, word.upper()),
+            ),
             ("Put each sentence of this paragraph on a line of its own.", text.replace(". ", ".\n")),
             ("Rewrite this paragraph in capital letters.", text.upper()),
             ("Turn the sentences into a bulleted list.", "- " + text.replace(". ", ".\n- ")),
@@ -180,7 +194,13 @@ def fix_typos(r: random.Random) -> tuple[str, str]:
         i = r.randrange(len(words))
         if len(words[i]) > 4:
             words[i] = words[i][0] + words[i][2] + words[i][1] + words[i][3:]
-    ask = r.choice(["Correct the spelling mistakes:", "Proofread this and return the corrected version only.", "Fix the typos in my text please"])
+    ask = r.choice(
+        [
+            "Correct the spelling mistakes:",
+            "Proofread this and return the corrected version only.",
+            "Fix the typos in my text please",
+        ]
+    )
     return f"{ask}\n{' '.join(words)}", text
 
 
@@ -188,7 +208,12 @@ def extract_json(r: random.Random) -> tuple[str, str]:
     """Facts out of a sentence into JSON."""
     row = {"name": r.choice(NAMES), "city": r.choice(CITIES), "item": r.choice(GOODS), "quantity": r.randint(2, 40)}
     text = f"Hello, this is {row['name']} writing from {row['city']}. We would like to order {row['quantity']} units of the {row['item']} by Friday."
-    ask = r.choice(["Extract name, city, item and quantity as JSON.", "Return a JSON object with the keys name, city, item, quantity for this message."])
+    ask = r.choice(
+        [
+            "Extract name, city, item and quantity as JSON.",
+            "Return a JSON object with the keys name, city, item, quantity for this message.",
+        ]
+    )
     return f"{ask}\n\n{text}", json.dumps(row, ensure_ascii=False)
 
 
@@ -204,7 +229,9 @@ def sql(r: random.Random) -> tuple[str, str]:
     """Statements for a small schema."""
     table, columns = r.choice(GOODS) + "s", r.sample(FIELDS, r.randint(3, 6))
     if r.random() < 0.5:
-        lines = ",\n".join(f"    {c} {r.choice(['TEXT NOT NULL', 'INTEGER', 'NUMERIC(10, 2)', 'TIMESTAMP'])}" for c in columns)
+        lines = ",\n".join(
+            f"    {c} {r.choice(['TEXT NOT NULL', 'INTEGER', 'NUMERIC(10, 2)', 'TIMESTAMP'])}" for c in columns
+        )
         return (
             f"Write a PostgreSQL CREATE TABLE statement for {table} with an id and these columns: {', '.join(columns)}.",
             f"CREATE TABLE {table} (\n    id SERIAL PRIMARY KEY,\n{lines}\n);",
@@ -219,28 +246,49 @@ def sql(r: random.Random) -> tuple[str, str]:
 def boilerplate(r: random.Random) -> tuple[str, str]:
     """A class with its fields, in one of several languages."""
     name, fields = r.choice(GOODS).title(), r.sample(FIELDS, r.randint(3, 6))
-    python = f"from dataclasses import dataclass\n\n\n@dataclass\nclass {name}:\n" + "\n".join(f"    {f}: str" for f in fields)
+    python = f"from dataclasses import dataclass\n\n\n@dataclass\nclass {name}:\n" + "\n".join(
+        f"    {f}: str" for f in fields
+    )
     script = f"export interface {name} {{\n" + "\n".join(f"  {f}: string;" for f in fields) + "\n}"
     java = f"public class {name} {{\n" + "\n".join(f"    private String {f};" for f in fields)
     java += "\n" + "".join(
-        f"\n    public String get{f.title()}() {{\n        return {f};\n    }}\n\n    public void set{f.title()}(String {f}) {{\n        this.{f} = {f};\n    }}\n" for f in fields
+        f"\n    public String get{f.title()}() {{\n        return {f};\n    }}\n\n    public void set{f.title()}(String {f}) {{\n        this.{f} = {f};\n    }}\n"
+        for f in fields
     )
-    language, code = r.choice([("a Python dataclass", python), ("a TypeScript interface", script), ("a Java class with getters and setters", java + "}")])
+    language, code = r.choice(
+        [
+            ("a Python dataclass", python),
+            ("a TypeScript interface", script),
+            ("a Java class with getters and setters", java + "}"),
+        ]
+    )
     return f"Write {language} called {name} with the string fields {', '.join(fields)}.", code
 
 
 def code_edit(r: random.Random) -> tuple[str, str]:
     """A function changed in one place and returned whole."""
     a, b, c = r.sample(WORDS, 3)
-    lines = [f"def total_{a}({b}s, limit=10):", f"    {c} = 0", f"    for {b} in {b}s:", f"        if {b}.price > limit:", "            continue"]
+    lines = [
+        f"def total_{a}({b}s, limit=10):",
+        f"    {c} = 0",
+        f"    for {b} in {b}s:",
+        f"        if {b}.price > limit:",
+        "            continue",
+    ]
     lines += [f"        {c} += {b}.price * {b}.count", f"    return {c}"]
     code = "\n".join(lines)
     ask, out = r.choice(
         [
             (f"Rename {c} to result in this function and show the full code.", code.replace(c, "result")),
             ("Change the default limit to 25 and give me the complete function.", code.replace("limit=10", "limit=25")),
-            ("Add type hints to the signature, keep everything else.", code.replace(f"({b}s, limit=10)", f"({b}s: list[Item], limit: int = 10) -> float")),
-            ("Translate this Python to JavaScript.", f"function total_{a}({b}s, limit = 10) {{\n  let {c} = 0;\n  for (const {b} of {b}s) {{\n    if ({b}.price > limit) {{\n      continue;\n    }}\n    {c} += {b}.price * {b}.count;\n  }}\n  return {c};\n}}"),
+            (
+                "Add type hints to the signature, keep everything else.",
+                code.replace(f"({b}s, limit=10)", f"({b}s: list[Item], limit: int = 10) -> float"),
+            ),
+            (
+                "Translate this Python to JavaScript.",
+                f"function total_{a}({b}s, limit = 10) {{\n  let {c} = 0;\n  for (const {b} of {b}s) {{\n    if ({b}.price > limit) {{\n      continue;\n    }}\n    {c} += {b}.price * {b}.count;\n  }}\n  return {c};\n}}",
+            ),
         ]
     )
     return f"{ask}\n\n```python\n{code}\n```", f"```{'javascript' if 'JavaScript' in ask else 'python'}\n{out}\n```"
@@ -248,12 +296,20 @@ def code_edit(r: random.Random) -> tuple[str, str]:
 
 def settings(r: random.Random) -> tuple[str, str]:
     """A configuration file from a list of wishes."""
-    pairs = [(k, r.choice([r.randint(1, 9000), r.choice(WORDS), "true", "false"])) for k in r.sample(FIELDS, r.randint(3, 6))]
+    pairs = [
+        (k, r.choice([r.randint(1, 9000), r.choice(WORDS), "true", "false"])) for k in r.sample(FIELDS, r.randint(3, 6))
+    ]
     wish = ", ".join(f"{k} = {v}" for k, v in pairs)
     form, text = r.choice(
         [
             ("a .env file", "\n".join(f"{k.upper()}={v}" for k, v in pairs)),
-            ("a TOML section [service]", "[service]\n" + "\n".join(f'{k} = {v if not str(v).isalpha() or v in ("true", "false") else json.dumps(v)}' for k, v in pairs)),
+            (
+                "a TOML section [service]",
+                "[service]\n"
+                + "\n".join(
+                    f"{k} = {v if not str(v).isalpha() or v in ('true', 'false') else json.dumps(v)}" for k, v in pairs
+                ),
+            ),
             ("a YAML file under the key service", "service:\n" + "\n".join(f"  {k}: {v}" for k, v in pairs)),
         ]
     )
@@ -262,7 +318,9 @@ def settings(r: random.Random) -> tuple[str, str]:
 
 def label_lines(r: random.Random) -> tuple[str, str]:
     """A class for each of several lines."""
-    items = [(w, "plant") for w in ("oak", "fern", "tulip", "moss")] + [(w, "animal") for w in ("otter", "heron", "badger", "newt")]
+    items = [(w, "plant") for w in ("oak", "fern", "tulip", "moss")] + [
+        (w, "animal") for w in ("otter", "heron", "badger", "newt")
+    ]
     chosen = r.sample(items, r.randint(4, 8))
     return (
         "Label each as plant or animal, in the form word: label.\n" + "\n".join(w for w, _ in chosen),
@@ -294,10 +352,19 @@ def unforeseeable(r: random.Random) -> tuple[str, str]:
             (f"Encode in Base64: {text}", base64.b64encode(text.encode()).decode()),
             (f"Compute the SHA-256 of the string '{text}'.", hashlib.sha256(text.encode()).hexdigest()),
             (f"Apply ROT13 to: {text}", rot),
-            ("Generate eight strong random passwords of 16 characters.", "\n".join("".join(r.choice(alphabet) for _ in range(16)) for _ in range(8))),
+            (
+                "Generate eight strong random passwords of 16 characters.",
+                "\n".join("".join(r.choice(alphabet) for _ in range(16)) for _ in range(8)),
+            ),
             (f"Write '{text}' backwards, letter by letter.", text[::-1]),
-            ("Roll a die 40 times and list the results separated by spaces.", " ".join(str(r.randint(1, 6)) for _ in range(40))),
-            ("Make up ten random hexadecimal colour codes.", "\n".join(f"#{r.randrange(1 << 24):06x}" for _ in range(10))),
+            (
+                "Roll a die 40 times and list the results separated by spaces.",
+                " ".join(str(r.randint(1, 6)) for _ in range(40)),
+            ),
+            (
+                "Make up ten random hexadecimal colour codes.",
+                "\n".join(f"#{r.randrange(1 << 24):06x}" for _ in range(10)),
+            ),
         ]
     )
 
@@ -307,7 +374,10 @@ def calendar(r: random.Random) -> tuple[str, str]:
     days = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
     month, start, n = r.choice([("March", 0), ("July", 2), ("October", 3)]), r.randint(0, 6), r.randint(10, 28)
     lines = [f"{month[0]} {i + 1}: {days[(start + i) % 7]}" for i in range(n)]
-    return f"If {month[0]} 1 is a {days[start]}, list the weekday of each date up to {month[0]} {n}, one per line.", "\n".join(lines)
+    return (
+        f"If {month[0]} 1 is a {days[start]}, list the weekday of each date up to {month[0]} {n}, one per line.",
+        "\n".join(lines),
+    )
 
 
 TASKS: dict[str, Task] = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import html
+import html.entities
 import json
 import keyword
 import os
@@ -19,8 +20,12 @@ from http import HTTPStatus
 from classifier.seed.programs import CITIES, GOODS, NAMES, SENTENCES, WORDS, Task
 
 _NATO = "Alfa Bravo Charlie Delta Echo Foxtrot Golf Hotel India Juliett Kilo Lima Mike November Oscar Papa Quebec Romeo Sierra Tango Uniform Victor Whiskey Xray Yankee Zulu".split()
-_ELEMENTS = "Hydrogen H,Helium He,Lithium Li,Beryllium Be,Boron B,Carbon C,Nitrogen N,Oxygen O,Fluorine F,Neon Ne,Sodium Na,Magnesium Mg,Aluminium Al,Silicon Si,Phosphorus P,Sulfur S,Chlorine Cl,Argon Ar,Potassium K,Calcium Ca".split(",")
-_CAPITALS = "Austria Vienna,Belgium Brussels,Denmark Copenhagen,Finland Helsinki,France Paris,Germany Berlin,Greece Athens,Hungary Budapest,Ireland Dublin,Italy Rome,Netherlands Amsterdam,Norway Oslo,Poland Warsaw,Portugal Lisbon,Spain Madrid,Sweden Stockholm".split(",")
+_ELEMENTS = "Hydrogen H,Helium He,Lithium Li,Beryllium Be,Boron B,Carbon C,Nitrogen N,Oxygen O,Fluorine F,Neon Ne,Sodium Na,Magnesium Mg,Aluminium Al,Silicon Si,Phosphorus P,Sulfur S,Chlorine Cl,Argon Ar,Potassium K,Calcium Ca".split(
+    ","
+)
+_CAPITALS = "Austria Vienna,Belgium Brussels,Denmark Copenhagen,Finland Helsinki,France Paris,Germany Berlin,Greece Athens,Hungary Budapest,Ireland Dublin,Italy Rome,Netherlands Amsterdam,Norway Oslo,Poland Warsaw,Portugal Lisbon,Spain Madrid,Sweden Stockholm".split(
+    ","
+)
 
 
 def _statuses() -> str:
@@ -34,17 +39,45 @@ def recite(r: random.Random) -> tuple[str, str]:
     options: list[tuple[str, str]] = [
         ("List the HTTP client and server error status codes with their phrases.", _statuses()),
         ("Print the NATO phonetic alphabet, one letter per line.", "\n".join(f"{w[0]} - {w}" for w in _NATO)),
-        (f"What are the first {n} chemical elements and their symbols?", "\n".join(f"{i}. {e.split()[0]} ({e.split()[1]})" for i, e in enumerate(_ELEMENTS[:n], 1))),
-        (f"Give the capitals of {', '.join(p.split()[0] for p in pairs)}.", "\n".join(f"- {p.split()[0]}: {p.split()[1]}" for p in pairs)),
+        (
+            f"What are the first {n} chemical elements and their symbols?",
+            "\n".join(f"{i}. {e.split()[0]} ({e.split()[1]})" for i, e in enumerate(_ELEMENTS[:n], 1)),
+        ),
+        (
+            f"Give the capitals of {', '.join(p.split()[0] for p in pairs)}.",
+            "\n".join(f"- {p.split()[0]}: {p.split()[1]}" for p in pairs),
+        ),
         ("List all keywords of Python.", "\n".join(keyword.kwlist)),
         ("ASCII codes of the capital letters please", "\n".join(f"{c} = {ord(c)}" for c in string.ascii_uppercase)),
-        ("Show the Unicode names of the lower-case Greek letters.", "\n".join(f"{chr(c)} {unicodedata.name(chr(c))}" for c in range(0x3B1, 0x3C1))),
-        (f"What do the errno values 1 to {n} mean on Linux?", "\n".join(f"{i} {errno.errorcode[i]}: {os.strerror(i)}" for i in range(1, n + 1))),
-        (f"Which HTML entities stand for these characters: {' '.join('&<>©®€£¥')}?", "\n".join(f"{c} {html.escape(c) if c in '&<>' else '&' + html.entities.codepoint2name[ord(c)] + ';'}" for c in "&<>©®€£¥")),
+        (
+            "Show the Unicode names of the lower-case Greek letters.",
+            "\n".join(f"{chr(c)} {unicodedata.name(chr(c))}" for c in range(0x3B1, 0x3C1)),
+        ),
+        (
+            f"What do the errno values 1 to {n} mean on Linux?",
+            "\n".join(f"{i} {errno.errorcode[i]}: {os.strerror(i)}" for i in range(1, n + 1)),
+        ),
+        (
+            f"Which HTML entities stand for these characters: {' '.join('&<>©®€£¥')}?",
+            "\n".join(
+                f"{c} {html.escape(c) if c in '&<>' else '&' + html.entities.codepoint2name[ord(c)] + ';'}"
+                for c in "&<>©®€£¥"
+            ),
+        ),
         ("Write the alphabet backwards separated by commas.", ", ".join(string.ascii_lowercase[::-1])),
         (f"Convert the numbers 1 to {n} to Roman numerals.", "\n".join(f"{i} = {_roman(i)}" for i in range(1, n + 1))),
         (f"Write the numbers from 1 to {n} in binary.", "\n".join(f"{i}: {i:b}" for i in range(1, n + 1))),
-        ("What are the months of the year and how many days does each have?", "\n".join(f"{m}: {d} days" for m, d in zip("January February March April May June July August September October November December".split(), (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31), strict=True))),
+        (
+            "What are the months of the year and how many days does each have?",
+            "\n".join(
+                f"{m}: {d} days"
+                for m, d in zip(
+                    "January February March April May June July August September October November December".split(),
+                    (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31),
+                    strict=True,
+                )
+            ),
+        ),
     ]
     return r.choice(options)
 
@@ -58,12 +91,44 @@ def _roman(n: int) -> str:
 
 
 _TOOLS: dict[str, tuple[str, dict[str, Callable[[random.Random], object]], str]] = {
-    "get_forecast": ("Weather forecast for a city", {"city": lambda r: r.choice(CITIES), "days": lambda r: r.randint(1, 7)}, "What will the weather be like in {city} over the next {days} days?"),
-    "create_order": ("Order goods for a customer", {"customer": lambda r: r.choice(NAMES), "item": lambda r: r.choice(GOODS), "quantity": lambda r: r.randint(1, 20)}, "Order {quantity} pieces of the {item} for {customer}."),
-    "send_message": ("Send a text message", {"recipient": lambda r: r.choice(NAMES), "text": lambda r: r.choice(SENTENCES)}, "Tell {recipient}: {text}"),
-    "book_train": ("Book a train ticket", {"origin": lambda r: r.choice(CITIES), "destination": lambda r: r.choice(CITIES), "date": lambda r: f"2025-0{r.randint(1, 9)}-{r.randint(10, 28)}"}, "I need a train from {origin} to {destination} on {date}."),
-    "set_thermostat": ("Set the temperature of a room", {"room": lambda r: r.choice(["kitchen", "office", "bedroom", "hall"]), "celsius": lambda r: r.randint(16, 24)}, "Please make the {room} {celsius} degrees."),
-    "search_catalogue": ("Full text search in the catalogue", {"query": lambda r: " ".join(r.sample(WORDS, 2)), "limit": lambda r: r.randint(3, 30)}, "Find at most {limit} entries about {query}."),
+    "get_forecast": (
+        "Weather forecast for a city",
+        {"city": lambda r: r.choice(CITIES), "days": lambda r: r.randint(1, 7)},
+        "What will the weather be like in {city} over the next {days} days?",
+    ),
+    "create_order": (
+        "Order goods for a customer",
+        {
+            "customer": lambda r: r.choice(NAMES),
+            "item": lambda r: r.choice(GOODS),
+            "quantity": lambda r: r.randint(1, 20),
+        },
+        "Order {quantity} pieces of the {item} for {customer}.",
+    ),
+    "send_message": (
+        "Send a text message",
+        {"recipient": lambda r: r.choice(NAMES), "text": lambda r: r.choice(SENTENCES)},
+        "Tell {recipient}: {text}",
+    ),
+    "book_train": (
+        "Book a train ticket",
+        {
+            "origin": lambda r: r.choice(CITIES),
+            "destination": lambda r: r.choice(CITIES),
+            "date": lambda r: f"2025-0{r.randint(1, 9)}-{r.randint(10, 28)}",
+        },
+        "I need a train from {origin} to {destination} on {date}.",
+    ),
+    "set_thermostat": (
+        "Set the temperature of a room",
+        {"room": lambda r: r.choice(["kitchen", "office", "bedroom", "hall"]), "celsius": lambda r: r.randint(16, 24)},
+        "Please make the {room} {celsius} degrees.",
+    ),
+    "search_catalogue": (
+        "Full text search in the catalogue",
+        {"query": lambda r: " ".join(r.sample(WORDS, 2)), "limit": lambda r: r.randint(3, 30)},
+        "Find at most {limit} entries about {query}.",
+    ),
 }
 
 
@@ -81,16 +146,29 @@ def tool_call(r: random.Random) -> tuple[str, str, list[dict[str, object]]]:
 
 def _tool(name: str) -> dict[str, object]:
     description, arguments, _ = _TOOLS[name]
-    properties = {key: {"type": "integer" if key in ("days", "quantity", "celsius", "limit") else "string"} for key in arguments}
+    properties = {
+        key: {"type": "integer" if key in ("days", "quantity", "celsius", "limit") else "string"} for key in arguments
+    }
     parameters = {"type": "object", "properties": properties, "required": list(arguments)}
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
 def parse_log(r: random.Random) -> tuple[str, str]:
     """Log lines into JSON objects."""
-    rows = [{"time": f"{r.randint(10, 23)}:{r.randint(10, 59)}:{r.randint(10, 59)}", "level": r.choice(["INFO", "WARN", "ERROR"]), "module": r.choice(WORDS), "message": r.choice(SENTENCES)} for _ in range(r.randint(2, 5))]
+    rows = [
+        {
+            "time": f"{r.randint(10, 23)}:{r.randint(10, 59)}:{r.randint(10, 59)}",
+            "level": r.choice(["INFO", "WARN", "ERROR"]),
+            "module": r.choice(WORDS),
+            "message": r.choice(SENTENCES),
+        }
+        for _ in range(r.randint(2, 5))
+    ]
     text = "\n".join(f"{x['time']} {x['level']} [{x['module']}] {x['message']}" for x in rows)
-    return f"Parse these log lines into JSON, one object per line with time, level, module, message.\n\n{text}", "\n".join(json.dumps(x) for x in rows)
+    return (
+        f"Parse these log lines into JSON, one object per line with time, level, module, message.\n\n{text}",
+        "\n".join(json.dumps(x) for x in rows),
+    )
 
 
 def invent_rows(r: random.Random) -> tuple[str, str]:
@@ -99,9 +177,20 @@ def invent_rows(r: random.Random) -> tuple[str, str]:
     rows = [(i, r.choice(NAMES), r.choice(CITIES), r.randint(18, 80)) for i in range(1, n + 1)]
     return r.choice(
         [
-            (f"Generate {n} rows of fake CSV test data with id, name, city and age.", "id,name,city,age\n" + "\n".join(",".join(map(str, row)) for row in rows)),
-            (f"Make up {n} test users as a JSON array (id, name, city, age).", json.dumps([dict(zip(("id", "name", "city", "age"), row, strict=True)) for row in rows])),
-            (f"Insert {n} sample people into table users(id, name, city, age). SQL only.", "INSERT INTO users (id, name, city, age) VALUES\n" + ",\n".join(f"({i}, '{a}', '{b}', {c})" for i, a, b, c in rows) + ";"),
+            (
+                f"Generate {n} rows of fake CSV test data with id, name, city and age.",
+                "id,name,city,age\n" + "\n".join(",".join(map(str, row)) for row in rows),
+            ),
+            (
+                f"Make up {n} test users as a JSON array (id, name, city, age).",
+                json.dumps([dict(zip(("id", "name", "city", "age"), row, strict=True)) for row in rows]),
+            ),
+            (
+                f"Insert {n} sample people into table users(id, name, city, age). SQL only.",
+                "INSERT INTO users (id, name, city, age) VALUES\n"
+                + ",\n".join(f"({i}, '{a}', '{b}', {c})" for i, a, b, c in rows)
+                + ";",
+            ),
         ]
     )
 
@@ -135,9 +224,15 @@ def lookup(r: random.Random) -> tuple[str, str]:
     n, c, g, q = r.choice(facts)
     return r.choice(
         [
-            (f"{text}\n\nHow many units of the {g} were bought in {c}? Answer in a full sentence.", f"{n} from {c} bought {q} units of the {g}."),
+            (
+                f"{text}\n\nHow many units of the {g} were bought in {c}? Answer in a full sentence.",
+                f"{n} from {c} bought {q} units of the {g}.",
+            ),
             (f"Answer from the context only.\nContext: {text}\nQuestion: Who bought {q} units?\nAnswer:", n),
-            (f"List the buyers in this text with their cities.\n\n{text}", "\n".join(f"- {a} ({b})" for a, b, _, _ in facts)),
+            (
+                f"List the buyers in this text with their cities.\n\n{text}",
+                "\n".join(f"- {a} ({b})" for a, b, _, _ in facts),
+            ),
         ]
     )
 

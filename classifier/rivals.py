@@ -1,0 +1,92 @@
+"""Simple predictors that the classifier must beat, each fitted on the same rows and judged on the same rows left out."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import Ridge
+
+from classifier.dataset import Row
+from classifier.judge import spearman
+
+Floats = npt.NDArray[np.float64]
+Rival = Callable[[Sequence[Row], Sequence[Row]], Floats]
+"""Given rows to learn from and rows to predict, predicted log acceptance lengths of the latter."""
+
+# What a router made in an afternoon would look for.
+_CATEGORIES = {
+    "code": r"\b(code|function|python|javascript|java|sql|script|class|bug|regex)\b|```",
+    "structure": r"\b(json|csv|yaml|xml|table|list|format|extract)\b",
+    "maths": r"\b(calculate|solve|how many|equation|sum|percent|probability)\b",
+    "translation": r"\b(translate|translation|german|french|spanish|russian|japanese)\b",
+    "creative": r"\b(story|poem|song|creative|character|novel|joke)\b",
+}
+
+
+def _logs(rows: Sequence[Row]) -> Floats:
+    return np.log([row.length for row in rows])
+
+
+def constant(known: Sequence[Row], asked: Sequence[Row]) -> Floats:
+    """The mean."""
+    return np.full(len(asked), _logs(known).mean())
+
+
+def keywords(known: Sequence[Row], asked: Sequence[Row]) -> Floats:
+    """The mean of the first category whose keyword occurs."""
+    kinds = [_category(row.text) for row in known]
+    logs, mean = _logs(known), float(_logs(known).mean())
+    level = {kind: float(logs[[i for i, k in enumerate(kinds) if k == kind]].mean()) for kind in set(kinds)}
+    return np.array([level.get(_category(row.text), mean) for row in asked])
+
+
+def _category(text: str) -> str:
+    return next((kind for kind, words in _CATEGORIES.items() if re.search(words, text, re.IGNORECASE)), "chat")
+
+
+def _monotone(measure: Callable[[str], float], known: Sequence[Row], asked: Sequence[Row]) -> Floats:
+    """The best monotone function, rising or falling, of one number."""
+    numbers, logs = np.array([measure(row.text) for row in known]), _logs(known)
+    model = IsotonicRegression(increasing=(spearman(numbers, logs) or 0.0) >= 0.0, out_of_bounds="clip").fit(numbers, logs)
+    return np.asarray(model.predict([measure(row.text) for row in asked]), np.float64)
+
+
+def prompt_length(known: Sequence[Row], asked: Sequence[Row]) -> Floats:
+    """A monotone function of the prompt's length."""
+    return _monotone(lambda text: float(len(text)), known, asked)
+
+
+def zlib_ratio(known: Sequence[Row], asked: Sequence[Row]) -> Floats:
+    """A monotone function of how well the prompt compresses."""
+    return _monotone(_ratio, known, asked)
+
+
+def _ratio(text: str) -> float:
+    raw = text.encode("utf-8", "replace")
+    return len(zlib.compress(raw)) / max(1, len(raw))
+
+
+def tfidf_ridge(known: Sequence[Row], asked: Sequence[Row]) -> Floats:
+    """Ridge on TF-IDF of words, the usual baseline of text regression."""
+    vectoriser = TfidfVectorizer(sublinear_tf=True, min_df=2)
+    try:
+        features = vectoriser.fit_transform([row.text for row in known])
+    except ValueError:  # no word occurs twice
+        return constant(known, asked)
+    model = Ridge(alpha=1.0).fit(features, _logs(known))
+    return np.asarray(model.predict(vectoriser.transform([row.text for row in asked])), np.float64)
+
+
+RIVALS: dict[str, Rival] = {
+    "constant": constant,
+    "category keywords": keywords,
+    "prompt length": prompt_length,
+    "zlib ratio": zlib_ratio,
+    "tf-idf ridge": tfidf_ridge,
+}

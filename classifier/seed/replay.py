@@ -1,0 +1,84 @@
+"""Measures acceptance: a draft model reads a request and a real answer, and what it would have proposed is compared token by token.
+
+Where its greedy proposal equals the answer's next token it is accepted; the first difference ends the step, and the answer's own
+token is added. That is what greedy verification does when the target's text is known. Needs torch, transformers and gguf, in an
+environment of their own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"  # the draft's own default
+PROMPT_TOKENS = 1024  # the last that are read of a request
+ANSWER_TOKENS = 384  # the first that are replayed of an answer
+WINDOW = 7
+
+
+def accepted(agrees: Sequence[bool], window: int = WINDOW) -> float:
+    """Tokens per verification step, given which tokens of an answer are the draft's first choice."""
+    place = steps = 0
+    while place < len(agrees):
+        run = 0
+        while run < window and place + run < len(agrees) and agrees[place + run]:
+            run += 1
+        place += run + 1
+        steps += 1
+    return len(agrees) / steps
+
+
+def looked_up(prompt: Sequence[int], answer: Sequence[int], window: int = WINDOW, *, longest: int = 4, shortest: int = 2) -> float:
+    """Tokens per step of prompt lookup: the continuation of the latest earlier occurrence of the last n-gram, longest first."""
+    text, place, steps = [*prompt, *answer], 0, 0
+    while place < len(answer):
+        end, proposal = len(prompt) + place, []
+        for size in range(longest, shortest - 1, -1):
+            key = text[end - size : end]
+            found = next((i for i in range(end - size - 1, -1, -1) if text[i : i + size] == key), None)
+            if found is not None:
+                proposal = text[found + size : min(found + size + window, end)]
+                break
+        run = 0
+        while run < len(proposal) and place + run < len(answer) and proposal[run] == answer[place + run]:
+            run += 1
+        place += run + 1
+        steps += 1
+    return len(answer) / steps
+
+
+class Draft:
+    """SmolLM2-135M-Instruct from a GGUF file, on one thread."""
+
+    def __init__(self, file: Path) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        torch.set_num_threads(1)
+        where = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+        self._torch: Any = torch
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(**where)
+        self._model: Any = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32).eval()
+
+    def tokens(self, text: str) -> list[int]:
+        """Token ids of a text without special tokens added."""
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def measure(self, prompt: str, answer: str, tools: Sequence[object] = ()) -> dict[str, Any]:
+        """The label of a request and its answer."""
+        system = f"{SYSTEM}\n\nYou can call these functions: {json.dumps(tools)}" if tools else SYSTEM
+        chat = f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
+        asked, given = self.tokens(chat)[-PROMPT_TOKENS:], self.tokens(answer)[:ANSWER_TOKENS]
+        with self._torch.inference_mode():
+            logits = self._model(self._torch.tensor([asked + given])).logits[0, len(asked) - 1 : -1]
+        agrees = (logits.argmax(-1) == self._torch.tensor(given)).tolist()
+        return {
+            "prompt_tokens": len(asked),
+            "output_tokens": len(given),
+            "acceptance_length": {
+                "draft": {str(WINDOW): round(accepted(agrees), 4)},
+                "ngram": {str(WINDOW): round(looked_up(asked, given), 4)},
+            },
+        }
