@@ -41,7 +41,7 @@ _STRIPPED = frozenset(
     }
 )
 # No dot segments, no empty ones and nothing escaped: whatever an engine makes of a path, it makes the same as we do.
-_PASSES = re.compile(rb"/v1(?:/[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*)+")
+_PASSES = re.compile(rb"/v1(?:/[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*+)++")
 # They make vLLM load what the caller names: that is for whoever runs the engines.
 _OPERATORS_ONLY = frozenset({b"/v1/load_lora_adapter", b"/v1/unload_lora_adapter"})
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:+/=@-]{1,128}")

@@ -5,9 +5,15 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import pkgutil
 import re
 import subprocess
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from re._constants import BRANCH, MAX_REPEAT, MAXREPEAT, MIN_REPEAT
+from re._parser import SubPattern
+from re._parser import parse as parse_pattern
 from typing import Any
 
 import httpx
@@ -15,6 +21,7 @@ import pytest
 from fakes import ANSWER, CHAT, reply, scripted, visitor
 from harness import ADMIN_KEY, KEY, config_for, serving
 
+import gateway
 from classifier.artifact import SHIPPED, ArtefactError
 from classifier.scorer import Scorer
 from gateway.app import Gateway
@@ -317,6 +324,39 @@ def test_an_artefact_that_was_tampered_with_is_not_loaded(tmp_path: Path) -> Non
             Gateway(config_for({"plain": ["http://127.0.0.1:9"]}, classifier={"artefact": str(copy)}))
 
 
+def patterns() -> Iterator[tuple[str, re.Pattern[Any]]]:
+    """Return every pattern that a module compiles when serving imports it; the embedded engine is for demonstrations."""
+    names = [found.name for found in pkgutil.walk_packages(gateway.__path__, "gateway.")]
+    names = [name for name in names if not name.startswith("gateway.engine") and not name.endswith("__main__")]
+    for name in (*names, "classifier.scorer", "classifier.view"):
+        yield from ((name, each) for each in vars(import_module(name)).values() if isinstance(each, re.Pattern))
+
+
+def explodes(tree: Any, *, inside: str = "nothing") -> bool:
+    """Whether a parsed pattern has one repetition without bound in another, by which matching may take for ever."""
+    for name, value in tree:
+        unbounded = name in (MAX_REPEAT, MIN_REPEAT) and value[1] is MAXREPEAT
+        if unbounded and inside == "repetition":
+            return True
+        parts = [part for part in (value if isinstance(value, tuple | list) else ()) if isinstance(part, SubPattern)]
+        parts += [each for part in (value[1] if name is BRANCH else ()) for each in [part]]
+        if any(explodes(part, inside="repetition" if unbounded else inside) for part in parts):
+            return True
+    return False
+
+
+def test_no_pattern_can_take_for_ever() -> None:
+    """No regular expression that meets strangers' text has a repetition without bound within another."""
+    found = list(patterns())
+
+    assert len(found) > 10
+    assert [
+        f"{name}: {each.pattern!r}" for name, each in found if explodes(parse_pattern(each.pattern, each.flags))
+    ] == []
+    assert explodes(parse_pattern("(?:a+)+b"))
+    assert explodes(parse_pattern("(?:(a|b*)c)*"))
+
+
 # Written so that this file does not hold what it looks for.
 SECRETS = re.compile(
     "-----BEGIN [A-Z ]*PRIVATE "
@@ -336,3 +376,13 @@ def test_no_committed_file_holds_a_secret() -> None:
     ]
 
     assert found == []
+
+
+@pytest.mark.parametrize("document", ["SECURITY.md", "README.md"])
+def test_every_promise_names_tests_that_exist(document: str) -> None:
+    """Each test file and each test that a promise or a threat refers to is there."""
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (ROOT / document).read_text())
+
+    assert named
+    for path, test in named:
+        assert f"def {test}" in (ROOT / path).read_text(), f"{path}::{test}"
