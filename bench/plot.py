@@ -37,6 +37,8 @@ def draw(summary: Mapping[str, Mapping[str, Figures]], path: Path) -> None:
         panel.invert_yaxis()
         panel.set_title(title, fontsize=10)
         for row, middle in enumerate(middles):
-            panel.annotate(f" {middle:.3g}", (middle, row), va="bottom", fontsize=8)
+            shown_as = f"{middle:,.0f}" if middle >= 100 else f"{middle:.3g}"
+            panel.annotate(f" {shown_as}", (middle, row), va="bottom", fontsize=8)
+        panel.margins(x=0.15)
     figure.savefig(path)
     plt.close(figure)
