@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 from gateway import observation
 from gateway.errors import GatewayError, Unavailable
-from gateway.ledger.cost import Terms, attributed, counterfactuals
+from gateway.ledger.cost import Terms, attributed, counterfactuals, held
 from gateway.observation import Observation
 from gateway.record import Finished, Outcome
 from gateway.usage import Speculation, Usage
@@ -165,9 +165,9 @@ class Exchange:
         estimated = 0 if usage and usage.completion_tokens else self._estimated_tokens()
         completion_tokens = estimated or (usage.completion_tokens if usage else 0)
         # An engine that did not answer is on nobody's bill; one whose answer a client did not wait for has worked.
-        slot_seconds = (
-            self._until(ended) - place.sent_at if place and (stream or self.outcome == "client_gone") else 0.0
-        )
+        slot_seconds = 0.0
+        if place and (stream or self.outcome == "client_gone"):
+            slot_seconds = held(self._until(ended) - place.sent_at, place.running, place.pool.config.slots)
         cost = attributed(slot_seconds, place.pool.price_per_slot_second) if place else 0.0
         return Finished(
             request_id=self.request_id,

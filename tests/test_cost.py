@@ -15,6 +15,7 @@ from gateway.ledger.cost import (
     attributed,
     counterfactuals,
     estimate,
+    held,
     idle,
     loaded_per_million,
     per_million,
@@ -37,6 +38,13 @@ def test_a_full_pool_pays_for_itself() -> None:
 
     assert pytest.approx(paid) == 17.88
     assert pytest.approx(idle(17.88, 1, 3600, paid)) == 0.0
+
+
+@pytest.mark.parametrize(("running", "seconds"), [(0, 9.0), (1, 9.0), (4, 9.0), (6, 6.0), (12, 3.0)])
+def test_an_overfull_pool_is_paid_once(running: int, seconds: float) -> None:
+    """With more calls than slots, all of them together pay for the slots that there are, and no more."""
+    assert held(9.0, running, 4) == pytest.approx(seconds)
+    assert min(running, 4) * 9.0 == pytest.approx(running * held(9.0, running, 4))
 
 
 def test_an_empty_pool_is_all_idle() -> None:

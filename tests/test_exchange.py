@@ -277,6 +277,20 @@ async def test_a_slot_is_billed_from_the_request_to_its_end(world: World) -> Non
     assert record.cost_usd == pytest.approx(0.003)
 
 
+async def test_waiting_for_a_slot_is_not_billed(world: World) -> None:
+    """With twice as many calls as slots on a replica each holds one for half of its time, and pays for that half."""
+    exchange = world.exchange(STREAM)
+
+    def act() -> None:
+        exchange.stream = stream = world.stream(complete="no")
+        stream.running = 2 * stream.pool.config.slots
+        world.now += 3.0
+
+    record = await ended(world, exchange, act)
+    assert record.slot_seconds == pytest.approx(1.5)
+    assert record.cost_usd == pytest.approx(0.0015)
+
+
 async def test_a_slow_reader_is_not_billed_for_a_free_slot(world: World) -> None:
     """Once a reply is whole its slot is free, however long the client takes to read it."""
     exchange = world.exchange()

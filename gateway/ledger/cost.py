@@ -3,7 +3,8 @@
 A pool is paid by the hour, whatever it does; a call holds one of its slots for a while. So:
 
 - attributed cost = slot-seconds x price per slot-second, where price per slot-second = price per hour / 3600 / slots.
-  Calls of a pool whose slots are all busy pay exactly what the pool costs; a half-empty pool leaves the other half to
+  Time that a call waits in an engine's queue is no slot time (see `held`), so calls of a pool whose slots are all busy pay
+  exactly what the pool costs; a half-empty pool leaves the other half to
 - idle cost = what the pool cost - what its calls paid. It belongs to nobody and is shown as its own line.
 - loaded cost = price / throughput: dollars per million output tokens with the idle part spread over what was made.
 - counterfactual = the same price for the time the call would have held a slot elsewhere:
@@ -58,6 +59,14 @@ class Estimate:
 def price_per_slot_second(price_per_hour: float, slots: int) -> float:
     """Return the price of one slot for one second, from a replica's price per hour and its slots."""
     return price_per_hour / 3600 / slots if slots > 0 else 0.0
+
+
+def held(seconds: float, running: int, slots: int) -> float:
+    """Return the part of a call's time on a replica in which it held a slot; with more calls than slots the rest is waiting.
+
+    By Little's law: of `running` calls `slots` hold one at any time, so each does for slots / running of its time, on average.
+    """
+    return seconds * min(1.0, slots / running) if running > 0 else seconds
 
 
 def attributed(slot_seconds: float, price: float) -> float:
