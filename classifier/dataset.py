@@ -12,12 +12,13 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from classifier.artifact import digest_of
 from classifier.features import Measured, measure
 from classifier.model import Sample
 from classifier.view import View
@@ -79,7 +80,10 @@ def row_of(content: Mapping[str, Any], *, own: bool = False) -> Row:
         raise TypeError("a row must be a JSON object")
     if not isinstance(content["messages"], list):
         raise TypeError("messages must be a list")
-    view = View.of(content)
+    return _labelled(content, View.of(content), own=own)
+
+
+def _labelled(content: Mapping[str, Any], view: View, *, own: bool) -> Row:
     labels = content["acceptance_length"]
     asked = json.dumps([content["messages"], content.get("tools")], sort_keys=True)
     return Row(
@@ -96,6 +100,18 @@ def row_of(content: Mapping[str, Any], *, own: bool = False) -> Row:
         text=view.user,
         own=own,
     )
+
+
+def _wordless(content: Mapping[str, Any]) -> Row:
+    """A row of whose request only the features are kept, since its words are other people's."""
+    features = content["features"]
+    if features["digest"] != digest_of():
+        raise DataError(
+            f"{SEED.name} was measured with other features than this release computes; see {SEED.parent.name}/README.md"
+        )
+    labelled = _labelled({"messages": [content["id"]], **content}, View.of({}), own=True)
+    measured = Measured(np.array(features["cues"], np.float64), np.array(features["words"], np.intp))
+    return replace(labelled, measured=measured)
 
 
 def _length(value: object) -> float:
@@ -119,7 +135,7 @@ def seed_rows(file: Path = SEED) -> list[Row]:
         contents = [json.loads(line) for line in lines]
     for content in contents:
         content["source"] = f"{content['source']}:{content['category']}"
-    return [row_of(content, own=True) for content in contents]
+    return [_wordless(content) if "features" in content else row_of(content, own=True) for content in contents]
 
 
 def sample_of(rows: Iterable[Row]) -> Sample:

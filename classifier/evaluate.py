@@ -162,7 +162,8 @@ def _line(name: str, judged: Report, calibrated: Report | None = None) -> str:
     gaps = [judged["decision"][price]["gap_closed"] for price in ("2.33", "3")]
     return (
         f"{name:34} {judged['rows']:<6} {_show(judged['spearman']):9} {_show(judged['r_squared']):6} "
-        f"{_show(judged['auc']['2.33']):9} {_show(gaps[0])} / {_show(gaps[1]):16} {_show(calibrated['error']) if calibrated else ''}"
+        f"{_show(judged['auc']['2.33']):9} {_show(gaps[0])} / {_show(gaps[1]):16} "
+        f"{_show(calibrated['error']) if calibrated else ''}"
     ).rstrip()
 
 

@@ -24,8 +24,9 @@ LINES = 256
 # --- bytes ------------------------------------------------------------------------------------------------------------------
 _SIGNS = {
     "upper": "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "digit": "0123456789", "newline": "\n", "comma": ",", "period": ".", "colon": ":",
-    "semicolon": ";", "equals": "=", "operator": "+-*/<>%^&|~", "round": "()", "square": "[]", "curly": "{}", "double_quote": '"',
-    "single_quote": "'", "tick": "`", "pipe": "|", "slash": "/\\", "underscore": "_", "sigil": "#@$", "question": "?",
+    "semicolon": ";", "equals": "=", "operator": "+-*/<>%^&|~", "round": "()", "square": "[]", "curly": "{}",
+    "double_quote": '"', "single_quote": "'", "tick": "`", "pipe": "|",
+    "slash": "/\\", "underscore": "_", "sigil": "#@$", "question": "?",
     "exclamation": "!",
 }  # fmt: skip
 # Lead bytes of UTF-8, by script.
@@ -61,7 +62,7 @@ _MASK = np.uint64(BUCKETS - 1)
 
 
 def hash_words(raw: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Hash every run of word bytes; returns hashes, starts and ends. Beyond its 32nd byte a word is not told apart."""
+    """Hash every run of word bytes; returns hashes, starts and ends. From its 32nd byte on order does not count."""
     letters = np.flatnonzero(_IN_WORD[raw])
     if not letters.size:
         return np.zeros(0, np.uint64), letters, letters
@@ -108,8 +109,8 @@ _SHAPE = (
     "fences", "starts_lower", "short_words", "numbers", "largest_number", "snake_case", "brief_prompt", "very_brief_prompt",
 )  # fmt: skip
 _CROSSES = (
-    "fact_question", "curt_answer", "copy_material", "convert_material", "summarise_material", "extract_material", "edit_material",
-    "code_asked", "code_explained", "story_asked",
+    "fact_question", "curt_answer", "copy_material", "convert_material", "summarise_material", "extract_material",
+    "edit_material", "code_asked", "code_explained", "story_asked",
 )  # fmt: skip
 _REQUEST = (
     "tools", "log_tools", "tool_forced", "tool_results", "form", "prediction", "log_turns", "system", "earlier", "prefill",

@@ -35,7 +35,7 @@ class Settings:
     words: float = 0.5  # share of the words
     ridge: float = 0.5
     level: float = 0.03  # variance of the random effect of a source and target
-    local: float = 0.7  # how much of the level is put back
+    local: float = 0.4  # how much of the level is put back
     seed_share: float = 0.5  # weight of the project's own measured requests
 
 
@@ -116,7 +116,9 @@ class _Basis:
         chosen = np.random.default_rng(seed).choice(len(sample), count, replace=False, p=chance / chance.sum())
         prototypes = z[np.sort(chosen)]
         near = _likeness(prototypes, prototypes, settings.width, scale) + 1e-6 * np.eye(count)
-        return cls(centre, scale, _rarity(sample.words), prototypes, np.asarray(np.linalg.cholesky(near), np.float64), settings)
+        return cls(
+            centre, scale, _rarity(sample.words), prototypes, np.asarray(np.linalg.cholesky(near), np.float64), settings
+        )
 
     def design(self, sample: Sample) -> _Design:
         """Rows of features: cues and whitened likenesses, and words, each scaled by its share."""

@@ -53,7 +53,9 @@ def _category(text: str) -> str:
 def _monotone(measure: Callable[[str], float], known: Sequence[Row], asked: Sequence[Row]) -> Floats:
     """The best monotone function, rising or falling, of one number."""
     numbers, logs = np.array([measure(row.text) for row in known]), _logs(known)
-    model = IsotonicRegression(increasing=(spearman(numbers, logs) or 0.0) >= 0.0, out_of_bounds="clip").fit(numbers, logs)
+    model = IsotonicRegression(increasing=(spearman(numbers, logs) or 0.0) >= 0.0, out_of_bounds="clip").fit(
+        numbers, logs
+    )
     return np.asarray(model.predict([measure(row.text) for row in asked]), np.float64)
 
 

@@ -115,10 +115,12 @@ class Scorer:
 
 def _spelling(text: str) -> dict[int, str]:
     """Buckets of a text's words and pairs, with one way to spell each; slow, for explanations only."""
-    mask = "".join(c if c.isalnum() or c in "_#+" or ord(c) > 127 else " " for c in text)
-    words = ["".join(c.lower() if c.isascii() else c for c in word) for word in mask.split()]
+    mask = "".join(
+        (c.lower() if c.isascii() else c) if c in "_#+" or c.isalnum() or ord(c) > 127 else " " for c in text
+    )
+    words = [word for word in mask.split(" ") if word]
     found: dict[int, str] = {}
-    for first, second in zip(words, [*words[1:], ""], strict=True):
+    for first, second in zip(words, [*words[1:], ""], strict=False):
         found.setdefault(buckets_of(first)[0], first)
         if second:
             found.setdefault(buckets_of(f"{first} {second}")[-1], f"{first} {second}")

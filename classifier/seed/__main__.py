@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from classifier.scorer import Scorer, View
 from classifier.seed.packages import Task, code, javascript, prose, translations
 from classifier.seed.programs import TASKS
 from classifier.seed.recall import RECALL, tool_call
@@ -45,10 +46,18 @@ def written() -> Iterator[Task]:
 
 
 def main() -> int:
-    """Write one JSON line per request, without its answer."""
-    parser = argparse.ArgumentParser(prog="python -m classifier.seed", description="Measure the project's own requests anew.")
+    """Write one JSON line per request, without its answer; of requests in other people's words the features alone."""
+    parser = argparse.ArgumentParser(
+        prog="python -m classifier.seed", description="Measure the project's own requests anew."
+    )
     parser.add_argument("--draft", type=Path, required=True, metavar="FILE", help="SmolLM2-135M-Instruct as GGUF")
-    parser.add_argument("--packages", type=Path, required=True, metavar="DIR", help="where requirements.txt was installed (pip --target)")
+    parser.add_argument(
+        "--packages",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="where requirements.txt was installed (pip --target)",
+    )
     parser.add_argument("--lodash", type=Path, required=True, metavar="FILE", help="lodash.js of lodash 4.18.1")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
     args = parser.parse_args()
@@ -68,8 +77,14 @@ def main() -> int:
 def _row(task: Task, tools: list[Any], draft: Draft) -> dict[str, Any]:
     messages = [{"role": "user", "content": task.prompt}]
     name = hashlib.sha256(json.dumps([task.source, messages, tools]).encode()).hexdigest()[:12]
-    asked = {"messages": messages} | ({"tools": tools} if tools else {})
-    return {"id": name, "source": task.source, "category": task.category, "target": "exact"} | asked | draft.measure(task.prompt, task.answer, tools)
+    asked: dict[str, Any] = {"messages": messages} | ({"tools": tools} if tools else {})
+    if task.source.startswith("packages"):
+        asked = {"features": Scorer.load().features(View.of(asked))}
+    return (
+        {"id": name, "source": task.source, "category": task.category, "target": "exact"}
+        | asked
+        | draft.measure(task.prompt, task.answer, tools)
+    )
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ def accepted(agrees: Sequence[bool], window: int = WINDOW) -> float:
     return len(agrees) / steps
 
 
-def looked_up(prompt: Sequence[int], answer: Sequence[int], window: int = WINDOW, *, longest: int = 4, shortest: int = 2) -> float:
+def looked_up(
+    prompt: Sequence[int], answer: Sequence[int], window: int = WINDOW, *, longest: int = 4, shortest: int = 2
+) -> float:
     """Tokens per step of prompt lookup: the continuation of the latest earlier occurrence of the last n-gram, longest first."""
     text, place, steps = [*prompt, *answer], 0, 0
     while place < len(answer):
@@ -53,14 +56,13 @@ class Draft:
     """SmolLM2-135M-Instruct from a GGUF file, on one thread."""
 
     def __init__(self, file: Path) -> None:
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
+        torch: Any = import_module("torch")  # neither is installed beside the rest of the project
+        transformers: Any = import_module("transformers")
         torch.set_num_threads(1)
         where = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
-        self._torch: Any = torch
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(**where)
-        self._model: Any = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32).eval()
+        self._torch = torch
+        self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(**where)
+        self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32).eval()
 
     def tokens(self, text: str) -> list[int]:
         """Token ids of a text without special tokens added."""
