@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -30,7 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in [chosen] if chosen else COMMANDS:
         import_module(COMMANDS[name]).add_parser(subparsers)
     args = parser.parse_args(arguments)
-    return int(import_module(COMMANDS[args.command]).run(args))
+    try:
+        return int(import_module(COMMANDS[args.command]).run(args))
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 if __name__ == "__main__":
