@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from gateway.console import Lately, Sight, Used
+from gateway.console import DECISIONS, Colleagues, Lately, Sight, Told, Used, decision
 from gateway.control import EngineTransport
 from gateway.health import HealthChecks
 from gateway.learning import SharedCurves
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from gateway.store import Store
 
 GAUGE_SECONDS = 1.0
-DECISIONS = 50  # that the operator's page lists
 _log = logging.getLogger(__name__)
 
 
@@ -59,6 +58,7 @@ class Beside:
         self._gauges: asyncio.Task[None] | None = None
         self.receipts = receipts = Receipts()
         self.lately = Lately()
+        self._colleagues = Colleagues(share.folder, share.name) if share is not None else None
         self.health = HealthChecks(live.pools, self._client, interval_seconds=lambda: live.config.limits.health_seconds)
         self.scrape = Scrape(live.pools, self._client, clock=live.clock)
         self.steering = Steering(
@@ -119,11 +119,18 @@ class Beside:
             config=self._live.config,
             state=state,
             store=self._store,
-            lately=self.lately,
-            calls=self.receipts.last(DECISIONS),
+            own=self._told_by_this(),
+            others=self._colleagues.hear() if self._colleagues is not None else (),
             used=[Used(each.tenant, each.label, each.used / each.limit) for each in self._live.tenants.used()],
             ages={name: age for name, age in ages.items() if age is not None},
             workers=self._live.config.server.workers,
+        )
+
+    def _told_by_this(self) -> Told:
+        return Told(
+            running={pool.name: pool.running for pool in self._live.pools},
+            steps=self.lately.steps,
+            decisions=[decision(call) for call in self.receipts.last(DECISIONS)],
         )
 
     def set_gauges(self) -> None:
@@ -185,4 +192,6 @@ class Beside:
             self.set_gauges()
             if self._share is not None:
                 self._share.leave(self._metrics.render()[0])
+            if self._colleagues is not None:
+                self._colleagues.tell(self._told_by_this())
             await asyncio.sleep(GAUGE_SECONDS)

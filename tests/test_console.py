@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,8 +15,8 @@ import pytest
 from harness import ADMIN_KEY, config_for, serving
 from test_metrics import CALL
 
-from gateway.console import Lately, Sight, Used, overview
-from gateway.console.lately import KEPT_STEPS, NOW_SECONDS, STEP_SECONDS
+from gateway.console import Colleagues, Lately, Sight, Told, Used, decision, overview
+from gateway.console.lately import KEPT_STEPS, NOW_SECONDS, STEP_SECONDS, now, series, together
 from gateway.console.problems import problems
 from gateway.ledger.totals import Totals, entry_of
 from gateway.routing.guards import GUARDS
@@ -32,6 +34,7 @@ POOL = {
     "why_unavailable": None,
     "guard": None,
     "guard_reason": "",
+    "running": 1,
     "replicas": [REPLICA],
 }
 STATE: dict[str, Any] = {"draining": False, "settlement": {"degraded": {}}, "pools": [POOL]}
@@ -54,24 +57,24 @@ def test_the_last_minutes_are_added_up() -> None:
     for after in (0, 1, STEP_SECONDS, STEP_SECONDS - 1):
         lately(replace(AT_NOON, time=NOON + after))
 
-    assert [(step.at - NOON, step.calls) for step in lately.since(NOON)] == [(0, 2), (STEP_SECONDS, 2)]
-    now = lately.now(NOON + 10)
-    assert now["calls"] == 4
-    assert now["seconds"] == 10
-    assert now["tokens"] == 4 * 101
-    assert now["cost_usd"] == pytest.approx(0.02)
-    assert now["usd_per_hour"] == pytest.approx(0.02 * 360)
-    assert now["usd_per_million"] == pytest.approx(0.02e6 / 404)
+    assert [(step.at - NOON, step.calls) for step in lately.steps] == [(0, 2), (STEP_SECONDS, 2)]
+    found = now(lately.steps, NOON + 10)
+    assert found["calls"] == 4
+    assert found["seconds"] == 10
+    assert found["tokens"] == 4 * 101
+    assert found["cost_usd"] == pytest.approx(0.02)
+    assert found["usd_per_hour"] == pytest.approx(0.02 * 360)
+    assert found["usd_per_million"] == pytest.approx(0.02e6 / 404)
 
 
 def test_now_is_five_minutes() -> None:
     """Older calls are no longer now, and without calls nothing is divided by."""
     lately = Lately()
-    assert lately.now(NOON)["usd_per_million"] is None
+    assert now(lately.steps, NOON)["usd_per_million"] is None
     lately(AT_NOON)
     lately(replace(AT_NOON, time=NOON + NOW_SECONDS + 60))
 
-    assert lately.now(NOON + NOW_SECONDS + 60)["calls"] == 1
+    assert now(lately.steps, NOON + NOW_SECONDS + 60)["calls"] == 1
 
 
 def test_memory_of_the_last_minutes_is_bounded() -> None:
@@ -80,7 +83,7 @@ def test_memory_of_the_last_minutes_is_bounded() -> None:
     for step in range(3 * KEPT_STEPS):
         lately(replace(AT_NOON, time=NOON + step * STEP_SECONDS))
 
-    assert len(lately.since(0)) == KEPT_STEPS
+    assert len(lately.steps) == KEPT_STEPS
 
 
 def test_the_drawing_has_every_step() -> None:
@@ -88,7 +91,7 @@ def test_the_drawing_has_every_step() -> None:
     lately = Lately()
     for after in (0, 2 * STEP_SECONDS, 3 * STEP_SECONDS):
         lately(replace(AT_NOON, time=NOON + after, break_even=2.3, threshold=0.4))
-    drawn = lately.series(NOON + 3 * STEP_SECONDS + 1)
+    drawn = series(lately.steps, NOON + 3 * STEP_SECONDS + 1)
 
     assert len(drawn["times"]) == KEPT_STEPS
     assert drawn["times"][-1] == NOON + 2 * STEP_SECONDS
@@ -98,6 +101,33 @@ def test_the_drawing_has_every_step() -> None:
     assert drawn["break_even"][-3:] == [2.3, None, 2.3]
     assert drawn["observed"][-3:] == [3.8, None, 3.8]
     assert drawn["predicted"][-3:] == [4.5, None, 4.5]
+
+
+def test_workers_speak_for_each_other(tmp_path: Path) -> None:
+    """What one has told another hears whole, itself it does not hear, nor one that has long been silent."""
+    lately = Lately()
+    lately(replace(AT_NOON, break_even=2.3, threshold=0.4))
+    told = Told(running={"fast": 2}, steps=lately.steps, decisions=[decision(CALL)])
+    first, second = Colleagues(tmp_path, "0-1"), Colleagues(tmp_path, "1-2")
+    first.tell(told)
+    second.tell(Told())
+    Colleagues(tmp_path, "2-3").tell(told)
+    os.utime(tmp_path / "2-3.told", (1.0, 1.0))
+    (tmp_path / "3-4.told").write_text("half of a")
+
+    assert second.hear() == [told]
+    assert first.hear() == [Told(decisions=[], steps=[])]
+    both = together(lately.steps, second.hear()[0].steps)
+    assert [(step.at, step.calls, step.cost_usd, step.tokens) for step in both] == [(NOON, 2, 0.01, {"fast": 202})]
+    assert [step.calls for step in lately.steps] == [1]
+
+
+def test_telling_into_a_full_disk_costs_no_call(tmp_path: Path) -> None:
+    """Where nothing can be written nobody hears, and nothing fails."""
+    gone = Colleagues(tmp_path / "gone", "0-1")
+    gone.tell(Told())
+
+    assert gone.hear() == []
 
 
 def test_nothing_is_wrong_where_nothing_is() -> None:
@@ -194,8 +224,8 @@ def sight(store: Store) -> Sight:
         config=config_for({"spec": ["http://127.0.0.1:9"], "base": ["http://127.0.0.1:10"]}),
         state=STATE,
         store=store,
-        lately=Lately(),
-        calls=[CALL],
+        own=Told(decisions=[decision(CALL)]),
+        others=(),
         used=(),
         ages={},
         workers=1,
@@ -227,9 +257,28 @@ async def test_a_store_that_is_away_leaves_the_rest() -> None:
     assert found["decisions"][0]["request_id"] == "req-1"
 
 
+async def test_all_workers_are_shown() -> None:
+    """Calls under way, the last minutes and the last decisions are everybody's, newest first."""
+    lately = Lately()
+    lately(AT_NOON)
+    earlier = decision(replace(CALL, request_id="a", time=CALL.time - 10))
+    later = decision(replace(CALL, request_id="b", time=CALL.time + 10))
+    other = Told(running={"fast": 3}, steps=lately.steps, decisions=[later, earlier])
+    seen = sight(Kept())
+    found = await overview(
+        replace(seen, own=Told(steps=lately.steps, decisions=[decision(CALL)]), others=[other]), NOON
+    )
+
+    assert [each["request_id"] for each in found["decisions"]] == ["b", "req-1", "a"]
+    assert found["money"]["now"]["calls"] == 2
+    assert found["state"]["pools"][0]["running"] == 4
+
+
 async def test_no_prompt_is_shown() -> None:
     """What people asked is in no decision, even where it is kept for the log."""
-    found = await overview(replace(sight(Kept()), calls=[replace(CALL, prompt="my secret")]), NOON)
+    found = await overview(
+        replace(sight(Kept()), own=Told(decisions=[decision(replace(CALL, prompt="my secret"))])), NOON
+    )
 
     assert "my secret" not in str(found)
 

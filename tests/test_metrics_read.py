@@ -162,14 +162,14 @@ def sums(page: bytes) -> dict[str, float]:
 
 
 def test_workers_add_up_what_they_count() -> None:
-    """Counters and load are sums, other gauges the largest, and what engines told is told once."""
+    """Counters and load are sums, other gauges the largest, and so it is with what engines told each of those that live."""
     merged = sums(merge(WORKER.format(1, 0.2), [WORKER.format(2, 0.7)], [WORKER.format(4, 0.9)]))
 
     assert merged == {
         "c_total": 7,
         "draftlane_inflight": 3,
         "draftlane_threshold": 0.7,
-        "draftlane_engine_drafts_total": 0.2,
+        "draftlane_engine_drafts_total": 0.7,
     }
 
 

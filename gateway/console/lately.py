@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -52,6 +53,22 @@ class Step:
             self.predicted += call.expected
             self.observed += call.acceptance
 
+    def add(self, other: Step) -> None:
+        """Add another process's step of the same time."""
+        self.calls += other.calls
+        self.failed += other.failed
+        self.free += other.free
+        self.cost_usd += other.cost_usd
+        self.predicted += other.predicted
+        self.observed += other.observed
+        self.speculated += other.speculated
+        for policy, dollars in other.elsewhere.items():
+            self.elsewhere[policy] = self.elsewhere.get(policy, 0.0) + dollars
+        for pool, tokens in other.tokens.items():
+            self.tokens[pool] = self.tokens.get(pool, 0) + tokens
+        if self.break_even is None:
+            self.break_even, self.threshold = other.break_even, other.threshold
+
 
 class Lately:
     """Steps of the last minutes, oldest first."""
@@ -68,47 +85,57 @@ class Lately:
             self._steps.append(last)
         last.take(call)  # one that ends a moment late belongs to the running step
 
-    def since(self, time: float) -> list[Step]:
-        """Return the steps that began at a Unix time or later."""
-        return [step for step in self._steps if step.at >= time]
+    @property
+    def steps(self) -> list[Step]:
+        """What is kept, oldest first."""
+        return list(self._steps)
 
-    def now(self, time: float) -> dict[str, Any]:
-        """Return what the last minutes came to: calls, failures, tokens, dollars and dollars per million tokens."""
-        steps = self.since(time - NOW_SECONDS)
-        cost = sum(step.cost_usd for step in steps)
-        tokens = sum(sum(step.tokens.values()) for step in steps)
-        # A gateway that has just begun is not idle for the minutes before it.
-        seconds = min(NOW_SECONDS, max(STEP_SECONDS, time - steps[0].at)) if steps else NOW_SECONDS
-        return {
-            "seconds": seconds,
-            "calls": sum(step.calls for step in steps),
-            "failed": sum(step.failed for step in steps),
-            "free": sum(step.free for step in steps),
-            "tokens": tokens,
-            "cost_usd": cost,
-            "usd_per_hour": cost * 3600 / seconds,
-            "usd_per_million": cost * 1e6 / tokens if tokens else None,
-            "baseline_usd": sum(step.elsewhere["baseline"] for step in steps),
-        }
 
-    def series(self, time: float) -> dict[str, Any]:
-        """Return the last ten minutes step by step, those without calls included and the running one not, for drawing."""
-        steps = {step.at: step for step in self._steps}
-        last = (int(time) // STEP_SECONDS - 1) * STEP_SECONDS
-        shown = [
-            steps.get(at) or Step(at)
-            for at in range(last - (KEPT_STEPS - 1) * STEP_SECONDS, last + STEP_SECONDS, STEP_SECONDS)
-        ]
-        pools = sorted({pool for step in shown for pool in step.tokens})
-        hourly = 3600 / STEP_SECONDS
-        return {
-            "step_seconds": STEP_SECONDS,
-            "times": [step.at for step in shown],
-            "usd_per_hour": [step.cost_usd * hourly for step in shown],
-            **{f"{policy}_usd_per_hour": [step.elsewhere[policy] * hourly for step in shown] for policy in POLICIES},
-            "tokens_per_second": {pool: [step.tokens.get(pool, 0) / STEP_SECONDS for step in shown] for pool in pools},
-            "break_even": [step.break_even for step in shown],
-            "threshold": [step.threshold for step in shown],
-            "predicted": [step.predicted / step.speculated if step.speculated else None for step in shown],
-            "observed": [step.observed / step.speculated if step.speculated else None for step in shown],
-        }
+def together(*several: Iterable[Step]) -> list[Step]:
+    """Return the steps of several processes added up, oldest first; the given ones stay as they are."""
+    sums: dict[int, Step] = {}
+    for steps in several:
+        for step in steps:
+            sums.setdefault(step.at, Step(step.at)).add(step)
+    return [sums[at] for at in sorted(sums)]
+
+
+def now(steps: Sequence[Step], time: float) -> dict[str, Any]:
+    """Return what the last minutes came to: calls, failures, tokens, dollars and dollars per million tokens."""
+    steps = [step for step in steps if step.at >= time - NOW_SECONDS]
+    cost = sum(step.cost_usd for step in steps)
+    tokens = sum(sum(step.tokens.values()) for step in steps)
+    # A gateway that has just begun is not idle for the minutes before it.
+    seconds = min(NOW_SECONDS, max(STEP_SECONDS, time - steps[0].at)) if steps else NOW_SECONDS
+    return {
+        "seconds": seconds,
+        "calls": sum(step.calls for step in steps),
+        "failed": sum(step.failed for step in steps),
+        "free": sum(step.free for step in steps),
+        "tokens": tokens,
+        "cost_usd": cost,
+        "usd_per_hour": cost * 3600 / seconds,
+        "usd_per_million": cost * 1e6 / tokens if tokens else None,
+        "baseline_usd": sum(step.elsewhere["baseline"] for step in steps),
+    }
+
+
+def series(steps: Sequence[Step], time: float) -> dict[str, Any]:
+    """Return the last ten minutes step by step, those without calls included and the running one not, for drawing."""
+    known = {step.at: step for step in steps}
+    last = (int(time) // STEP_SECONDS - 1) * STEP_SECONDS
+    times = range(last - (KEPT_STEPS - 1) * STEP_SECONDS, last + STEP_SECONDS, STEP_SECONDS)
+    shown = [known.get(at) or Step(at) for at in times]
+    pools = sorted({pool for step in shown for pool in step.tokens})
+    hourly = 3600 / STEP_SECONDS
+    return {
+        "step_seconds": STEP_SECONDS,
+        "times": [step.at for step in shown],
+        "usd_per_hour": [step.cost_usd * hourly for step in shown],
+        **{f"{policy}_usd_per_hour": [step.elsewhere[policy] * hourly for step in shown] for policy in POLICIES},
+        "tokens_per_second": {pool: [step.tokens.get(pool, 0) / STEP_SECONDS for step in shown] for pool in pools},
+        "break_even": [step.break_even for step in shown],
+        "threshold": [step.threshold for step in shown],
+        "predicted": [step.predicted / step.speculated if step.speculated else None for step in shown],
+        "observed": [step.observed / step.speculated if step.speculated else None for step in shown],
+    }

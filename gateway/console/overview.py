@@ -8,17 +8,15 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from gateway.config import Config
-from gateway.console.lately import Lately
+from gateway.console import lately
+from gateway.console.colleagues import Told
+from gateway.console.lately import together
 from gateway.console.problems import Used, problems
 from gateway.ledger.cost import idle
 from gateway.ledger.report import Report, figures
-from gateway.record import Finished
 from gateway.store import Row, Store, StoreError
 
-_TOLD: Final = (
-    "request_id time tenant model endpoint stream status outcome error pool replica reason detail score threshold break_even"
-    " expected acceptance explored prompt_tokens completion_tokens ttft duration cost_usd copy_of"
-).split()
+DECISIONS: Final = 50  # that the page lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +26,8 @@ class Sight:
     config: Config
     state: Mapping[str, Any]
     store: Store
-    lately: Lately
-    calls: Sequence[Finished]  # the last ones, newest first
+    own: Told
+    others: Sequence[Told]  # what other workers of this gateway tell
     used: Sequence[Used]
     ages: Mapping[str, float]  # of engines' figures, by replica
     workers: int
@@ -44,13 +42,16 @@ async def overview(sight: Sight, time: float) -> dict[str, Any]:
         rows = await sight.store.totals(day, day)
     except StoreError as error:
         trouble = str(error)
-    now = sight.lately.now(time)
+    everybody = (sight.own, *sight.others)
+    steps = together(*(each.steps for each in everybody))
+    now = lately.now(steps, time)
+    decisions = sorted((call for each in everybody for call in each.decisions), key=_ended, reverse=True)
     return {
         "time": time,
         "workers": sight.workers,
         "models": [model.name for model in sight.config.models],
         "tenants": [tenant.name for tenant in sight.config.tenants],
-        "state": dict(sight.state),
+        "state": {**sight.state, "pools": [_with_others(pool, sight.others) for pool in sight.state["pools"]]},
         "problems": problems(
             sight.state,
             now=now,
@@ -64,9 +65,18 @@ async def overview(sight: Sight, time: float) -> dict[str, Any]:
             "idle_usd_per_hour": _idle(sight.config, now["usd_per_hour"]),
             "today": None if trouble else _today(rows, day),
         },
-        "lately": sight.lately.series(time),
-        "decisions": [{name: getattr(call, name) for name in _TOLD} for call in sight.calls],
+        "lately": lately.series(steps, time),
+        "decisions": decisions[:DECISIONS],
     }
+
+
+def _ended(call: Mapping[str, Any]) -> float:
+    return float(call["time"]) + float(call["duration"])
+
+
+def _with_others(pool: Mapping[str, Any], others: Iterable[Told]) -> dict[str, Any]:
+    """Return a pool's state with the calls of other workers; what each says of its replicas stays its own."""
+    return {**pool, "running": pool["running"] + sum(each.running.get(pool["name"], 0) for each in others)}
 
 
 def _idle(config: Config, paid_per_hour: float) -> float:

@@ -2,8 +2,7 @@
 
 Counters and histograms are sums, and a worker that has ended keeps counting by its last page, so that no sum goes backwards.
 Gauges count for living workers only: loads are sums, and of what says the same everywhere, or differs by a moment, the
-largest stands, as it does of what pools cost, which all count alike. What engines told is the same for all, so the worker
-that is scraped speaks for itself alone.
+largest stands, as it does of what all count alike: what pools cost, and what engines told each of them.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ SUMMED_GAUGES: Final = frozenset(
     }
 )
 LARGEST_COUNTERS: Final = frozenset({"draftlane_pool_capacity_usd_total"})  # every worker counts the same pools
-READ_ELSEWHERE: Final = ("draftlane_engine_", "vllm:")
+READ_ELSEWHERE: Final = ("draftlane_engine_", "vllm:")  # a worker that has ended heard it too long ago
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -40,7 +39,8 @@ class Share:
     """
 
     def __init__(self, folder: Path, name: str) -> None:
-        self._folder = folder
+        self.folder = folder
+        self.name = name
         self._path = folder / f"{name}.prom"
 
     def leave(self, page: bytes) -> None:
@@ -53,7 +53,7 @@ class Share:
     def merged(self, own: bytes) -> bytes:
         """Return the page of all workers together, with this one's as it is now."""
         pages: list[tuple[str, str, float]] = []
-        for path in self._folder.glob("*.prom"):
+        for path in self.folder.glob("*.prom"):
             if path != self._path:
                 with contextlib.suppress(OSError):
                     pages.append((path.stem.partition("-")[0], path.read_text(), path.stat().st_mtime))
@@ -85,9 +85,9 @@ def merge(own: str, living: Iterable[str] = (), ended: Iterable[str] = ()) -> by
     """
     families: dict[str, _Family] = {}
     for page in (own, *living):
-        _add(families, page, ("counter", "histogram", "summary", "gauge"), own=page is own)
+        _add(families, page, lives=True)
     for page in ended:
-        _add(families, page, ("counter", "histogram", "summary"), own=False)
+        _add(families, page, lives=False)
     lines: list[str] = []
     for family in families.values():
         lines += family.head
@@ -95,17 +95,18 @@ def merge(own: str, living: Iterable[str] = (), ended: Iterable[str] = ()) -> by
     return ("\n".join(lines) + "\n").encode()
 
 
-def _add(families: dict[str, _Family], page: str, kinds: tuple[str, ...], *, own: bool) -> None:
-    """Add a page to the families; those that only the own page may tell are passed over in others."""
+def _add(families: dict[str, _Family], page: str, *, lives: bool) -> None:
+    """Add a page to the families; of a worker that has ended only what it counted itself."""
     family, largest = _Family([], ""), False
     for line in page.splitlines():
         if line.startswith("# HELP "):
             helped = line
         elif line.startswith("# TYPE "):
             name, kind = line[len("# TYPE ") :].rsplit(" ", 1)
-            wanted = kind in kinds and (own or not name.startswith(READ_ELSEWHERE))
+            elsewhere = name.startswith(READ_ELSEWHERE)
+            wanted = lives or (kind != "gauge" and not elsewhere)
             family = families.setdefault(name, _Family([helped, line], kind)) if wanted else _Family([], "")
-            largest = name in LARGEST_COUNTERS or (kind == "gauge" and name not in SUMMED_GAUGES)
+            largest = elsewhere or name in LARGEST_COUNTERS or (kind == "gauge" and name not in SUMMED_GAUGES)
         elif line:
             key, _, told = line.rpartition(" ")
             value, before = float(told), family.samples.get(key)

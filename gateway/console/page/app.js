@@ -82,7 +82,7 @@ function render(found) {
   page.kinds = Object.fromEntries(found.state.pools.map((pool) => [pool.name, pool.kind]));
   const { state } = found;
   pulse(`Live at ${words.clock(found.time)}: ${state.running} under way, up ${words.span(state.uptime_seconds)}${state.draining ? ", draining" : ""}`, "live");
-  at("about").textContent = `Configuration ${state.config.slice(0, 12)}, artefact ${state.artefact}. ${found.workers > 1 ? `One of ${found.workers} workers is shown; money of today is everybody's.` : ""}`;
+  at("about").textContent = `Configuration ${state.config.slice(0, 12)}, artefact ${state.artefact}. ${found.workers > 1 ? `${found.workers} workers speak together; what is learned and how replicas stand is one worker's view.` : ""}`;
   once("problems", JSON.stringify(found.problems), () => at("problems").replaceChildren(...parts.problems(found.problems)));
   at("tiles").replaceChildren(...parts.tiles(found.money));
   renderPools(state.pools);
