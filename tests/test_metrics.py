@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics.exposition import ALLOWUTF8
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
@@ -17,7 +21,7 @@ from gateway.ledger.cost import COUNTERFACTUALS
 from gateway.metrics import Metrics
 from gateway.metrics.known import MAX_TENANTS, SHADOW
 from gateway.metrics.pairs import Pairs
-from gateway.metrics.tally import Counters
+from gateway.metrics.tally import Counters, Family, Histograms, Means
 from gateway.record import OUTCOMES, SOURCES, Finished
 from gateway.routing import REASONS
 from gateway.routing.guards import GUARDS
@@ -412,6 +416,32 @@ def test_both_formats_can_be_read_and_agree() -> None:
     assert ours[0] == ours[1]
     assert modern.endswith(b"# EOF\n")
     assert b"process_resident_memory_bytes" in text
+
+
+@pytest.mark.parametrize("odd", ["plain", 'a "b" \\ c', "two\nlines", "ünï}{=,"])
+def test_what_is_written_is_what_the_library_would_write(odd: str) -> None:
+    """Lines of our own say the same as prometheus_client's of the same rows, whatever is in a label, in both formats."""
+    registry = CollectorRegistry()
+    families: list[Family[Any]] = [
+        Counters(registry, "a_total", "A.", ("who",)),
+        Means(registry, "b_seconds", "B.", ("who",)),
+        Histograms(registry, "c_seconds", "C.", ("who",), bounds=(0.5, 1, 1e-5 + 2)),
+    ]
+    families[0].row(odd).value += 2.5
+    families[1].row(odd).add(1e-7)
+    families[2].row(odd).add_example(0.7, f"req-{odd}", 1.7e9)
+    for openmetrics, library, read in (
+        (False, generate_latest, read_text),
+        (True, functools.partial(generate_openmetrics, escaping=ALLOWUTF8), read_openmetrics),
+    ):
+        lines = [line for family in families for line in family.write(openmetrics=openmetrics)]
+        ours = "\n".join([*lines, *(["# EOF"] if openmetrics else []), ""])
+        theirs = library(registry).decode()
+
+        def told(text: str, read: Any = read) -> list[Any]:
+            return [(m.name, m.type, m.documentation, sorted(m.samples, key=repr)) for m in read(text)]
+
+        assert told(ours) == told(theirs)
 
 
 def test_slow_calls_can_be_found_by_their_id() -> None:

@@ -7,11 +7,11 @@ speculation decides: between 10 and 50 ms a token.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client.registry import CollectorRegistry
 
-from gateway.metrics.tally import Counters, Histograms, Means
+from gateway.metrics.tally import Counters, Family, Histograms, Means
 
 # Small answers take a second, a long reasoning trace at 45 ms a token half an hour.
 _DURATION: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 20, 30, 45, 60, 90, 120, 300, 600, 1800)
@@ -134,3 +134,8 @@ class Families:
             "pool",
             "source",
         )
+
+    @property
+    def all(self) -> list[Family[Any]]:
+        """All of them, in the order of their declaration."""
+        return [family for family in vars(self).values() if isinstance(family, Family)]

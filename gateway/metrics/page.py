@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, Literal
 
-from prometheus_client import GCCollector, ProcessCollector
+from prometheus_client import GCCollector, Metric, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
-from prometheus_client.registry import CollectorRegistry
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from gateway.config import Config
 from gateway.metrics.calls import Calls
@@ -55,16 +55,17 @@ class Metrics:
         self._clock = clock
         self._prices: dict[str, float] = {}
         self._paid_until: dict[str, float] = {}
-        self._registry = registry
         self._families = Families(registry)
-        self._states = States(registry)
+        self._others = CollectorRegistry()  # written by prometheus_client
+        registry.register(_Others(self._others))
+        self._states = States(self._others)
         self._known = Known(reasons)
         self._guards = tuple(guards)
-        self._engines = Engines(registry)
+        self._engines = Engines(self._others)
         self._calls = Calls(self._families, self._known, reasons=reasons, policies=policies)
-        _recent(registry, self._families, clock)
-        ProcessCollector(registry=registry)
-        GCCollector(registry=registry)
+        _recent(self._others, self._families, clock)
+        ProcessCollector(registry=self._others)
+        GCCollector(registry=self._others)
         self._states.build.info({"version": _version(), "python": platform.python_version()})
         for part in PARTS:
             self._states.degraded.labels(part).set(0)
@@ -159,11 +160,14 @@ class Metrics:
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """Return all metrics and their content type: OpenMetrics, with examples of calls, if `accept` asks for it."""
-        if "application/openmetrics-text" in accept:
+        modern = "application/openmetrics-text" in accept
+        lines = [line for family in self._families.all for line in family.write(openmetrics=modern)]
+        if modern:
             # Else prometheus_client writes the colon in vLLM's names as an underscore, in this format only.
-            page = openmetrics.generate_latest(self._registry, escaping=openmetrics.ALLOWUTF8)  # type: ignore[no-untyped-call]
-            return page, OPENMETRICS
-        return generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4
+            others = openmetrics.generate_latest(self._others, escaping=openmetrics.ALLOWUTF8)  # type: ignore[no-untyped-call]
+        else:
+            others = generate_latest(self._others)
+        return "\n".join([*lines, ""]).encode() + others, OPENMETRICS if modern else CONTENT_TYPE_PLAIN_0_0_4
 
     def _apply(self, config: Config) -> None:
         states = self._states
@@ -179,6 +183,16 @@ class Metrics:
             for guard in self._guards if pool.speculative else ():
                 states.guard.labels(guard, pool.name).set(0)
         states.config.info({"digest": config.digest})
+
+
+class _Others(Collector):
+    """Lets one registry collect what is registered in another."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterable[Metric]:
+        return self._registry.collect()
 
 
 def _recent(registry: CollectorRegistry, families: Families, clock: Callable[[], float]) -> None:

@@ -1,8 +1,9 @@
-"""Counters and histograms for one event loop: rows that are counted with plain arithmetic and collected at a scrape.
+"""Counters and histograms for one event loop: rows that are counted with plain arithmetic and written at a scrape.
 
 prometheus_client's own children take a lock or two for each figure (0.5 µs a counter, 0.9 µs a histogram of 16 buckets,
-where these take 0.05 and 0.2). A finished call moves some twenty figures, so that would be a sixth of all its cost.
-Naming, exposition and registration stay with prometheus_client. Nothing here may be touched from a second thread.
+where these take 0.05 and 0.2). A finished call moves some twenty figures, so that would be a sixth of all its cost. Its
+exposition takes 9 µs a line, a quarter of a second for two hundred tenants, in which no stream moves; `write` takes about
+a tenth of that. Naming and registration stay with prometheus_client. Nothing here may be touched from a second thread.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from prometheus_client.utils import floatToGoString
 EXAMPLE_CHARACTERS: Final = 100
 
 Labels = tuple[str, ...]
+_SPECIAL: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 Bucket = tuple[str, float] | tuple[str, float, Exemplar]
 
 
@@ -75,8 +77,14 @@ class Spread:
 Row = TypeVar("Row", Count, Mean, Spread)
 
 
-class _Family(Collector, Generic[Row]):
+def _escaped(value: str) -> str:
+    return value.translate(_SPECIAL)
+
+
+class Family(Collector, Generic[Row]):
     """Rows of one metric by their label values."""
+
+    _kind = "untyped"
 
     def __init__(self, registry: CollectorRegistry, name: str, documentation: str, labels: Sequence[str]) -> None:
         self.name = name
@@ -86,6 +94,18 @@ class _Family(Collector, Generic[Row]):
         registry.register(self)
 
     def _new(self) -> Row:
+        raise NotImplementedError
+
+    def write(self, *, openmetrics: bool) -> Iterator[str]:
+        """Yield the metric's lines in the Prometheus text format, or in OpenMetrics, where examples of calls go along."""
+        bare = self.name.removesuffix("_total")
+        yield f"# HELP {bare if openmetrics else self.name} {self._documentation}"
+        yield f"# TYPE {bare if openmetrics else self.name} {self._kind}"
+        for labels, row in self._rows.items():
+            text = ",".join([f'{name}="{_escaped(value)}"' for name, value in zip(self._labels, labels, strict=True)])
+            yield from self._lines(text, row, openmetrics=openmetrics)
+
+    def _lines(self, labels: str, row: Row, *, openmetrics: bool) -> Iterator[str]:
         raise NotImplementedError
 
     def row(self, *labels: str) -> Row:
@@ -98,8 +118,13 @@ class _Family(Collector, Generic[Row]):
         return found
 
 
-class Counters(_Family[Count]):
+class Counters(Family[Count]):
     """A counter metric."""
+
+    _kind = "counter"
+
+    def _lines(self, labels: str, row: Count, *, openmetrics: bool) -> Iterator[str]:  # noqa: ARG002
+        yield f"{self.name}{{{labels}}} {row.value!r}" if labels else f"{self.name} {row.value!r}"
 
     def _new(self) -> Count:
         return Count()
@@ -112,8 +137,14 @@ class Counters(_Family[Count]):
         yield family
 
 
-class Means(_Family[Mean]):
+class Means(Family[Mean]):
     """A summary metric without quantiles: count and sum."""
+
+    _kind = "summary"
+
+    def _lines(self, labels: str, row: Mean, *, openmetrics: bool) -> Iterator[str]:  # noqa: ARG002
+        yield f"{self.name}_count{{{labels}}} {row.count}"
+        yield f"{self.name}_sum{{{labels}}} {row.total!r}"
 
     def _new(self) -> Mean:
         return Mean()
@@ -126,8 +157,23 @@ class Means(_Family[Mean]):
         yield family
 
 
-class Histograms(_Family[Spread]):
+class Histograms(Family[Spread]):
     """A histogram metric; `bounds` are the upper edges of its buckets, ascending."""
+
+    _kind = "histogram"
+
+    def _lines(self, labels: str, row: Spread, *, openmetrics: bool) -> Iterator[str]:
+        before = f'{self.name}_bucket{{{labels}{"," if labels else ""}le="'
+        seen = 0
+        for bucket, (edge, count) in enumerate(zip(self._edges, row.counts, strict=True)):
+            seen += count
+            line = f'{before}{edge}"}} {seen}'
+            if openmetrics and (example := row.examples.get(bucket)) is not None:
+                request_id, value, time = example
+                line += f' # {{request_id="{_escaped(request_id[:EXAMPLE_CHARACTERS])}"}} {value!r} {time!r}'
+            yield line
+        yield f"{self.name}_count{{{labels}}} {seen}"
+        yield f"{self.name}_sum{{{labels}}} {row.total!r}"
 
     def __init__(
         self,
