@@ -59,7 +59,7 @@ def _public(gateway: Gateway) -> APIRouter:
 
     @router.get("/metrics")
     async def metrics(request: Request) -> Response:
-        body, content_type = gateway.render_metrics(request.headers.get("accept", ""))
+        body, content_type = await gateway.metrics_page(request.headers.get("accept", ""))
         return Response(body, media_type=content_type)
 
     @router.api_route("/v1/models", methods=["GET", "HEAD"])

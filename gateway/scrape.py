@@ -7,6 +7,7 @@ asked less and less often. How old its last reading is, is published and never h
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import deque
 from collections.abc import Callable
@@ -94,6 +95,12 @@ class Scrape:
         now = self._clock()
         due = [replica for pool in self._pools for replica in pool.replicas if self.of(replica).due_at <= now]
         await asyncio.gather(*(self._read(replica) for replica in due))
+
+    async def freshen(self, seconds: float) -> None:
+        """Read every replica whose figures are older than this, but for those that fail: they are left to their turn."""
+        now = self._clock()
+        well = [replica for pool in self._pools for replica in pool.replicas if not self.of(replica).failures]
+        await asyncio.gather(*(self._read(each) for each in well if (self.of(each).age(now) or math.inf) > seconds))
 
     async def _run(self) -> None:
         while True:

@@ -55,6 +55,26 @@ async def test_a_reading_has_an_age_and_is_not_repeated_before_its_time() -> Non
         assert readings.gauge("running", clock.now + STALE_SECONDS + 1) is None
 
 
+async def test_figures_are_read_anew_for_whoever_cannot_wait() -> None:
+    """What is older than wanted is read between turns; what is fresh enough, and what fails, is left alone."""
+    async with engine() as (running, client), httpx.AsyncClient() as control:
+        clock = Clock()
+        scrape, pools = scrape_of(running.url, control, clock)
+        readings = scrape.of(pools["base"].replicas[0])
+        await scrape.scrape_due()
+        await ask(client, "Count from 1 to 20.", max_tokens=30)
+        clock.now += 1.0
+        await scrape.freshen(1.0)
+        assert readings.last is not None
+        assert readings.last.values["generated"] == 0
+        await scrape.freshen(0.5)
+        assert readings.last.values["generated"] == 30
+        readings.failures, clock.now = 1, clock.now + 60
+        before = readings.last
+        await scrape.freshen(0.5)
+        assert readings.last is before
+
+
 async def test_a_replica_that_fails_is_asked_less_and_less() -> None:
     """Failures double the wait up to a minute, and what others run there is forgotten."""
     async with httpx.AsyncClient() as control:
