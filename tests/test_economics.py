@@ -14,6 +14,7 @@ from gateway.routing.economics import (
     NEVER,
     Reference,
     break_even,
+    crowding,
     queue_seconds,
     reload_seconds,
     step_with_one_more,
@@ -30,7 +31,7 @@ def test_the_study_breaks_even_at_its_ratio() -> None:
     slot = 500 * base.step_seconds
     for weight in (0.0, 0.5, 1.0):
         reference = Reference(slot, slot * base.price_per_slot_second, weight)
-        bar = reference.objective(slot, slot * base.price_per_slot_second)
+        bar = reference.objective(0.0, slot, base.price_per_slot_second, 0.0)
 
         assert break_even(spec, reference, output_tokens=500, bar=bar, queue=0.0) == pytest.approx(105 / 45)
 
@@ -39,18 +40,17 @@ def test_the_study_breaks_even_at_its_ratio() -> None:
 def test_at_break_even_both_pools_tie(
     weight: float, base_price: float, spec_price: float, output: float, queue: float, reload: float
 ) -> None:
-    """A call at exactly m* has the same objective on both pools, queue and lost prefix included."""
-    base, spec = baseline(price_per_slot_second=base_price), speculative(price_per_slot_second=spec_price)
+    """A call at exactly m* has the same objective on both pools; queue, lost prefix and others held up included."""
+    base = baseline(price_per_slot_second=base_price)
+    spec = speculative(price_per_slot_second=spec_price, running=3, step_growth=0.05)
     slot = base.ttft_seconds + output * base.step_seconds
     reference = Reference(slot, slot * base_price, weight)
-    bar = reference.objective(slot, slot * base_price)
+    bar = reference.objective(0.0, slot, base_price, 0.0)
     needed = break_even(spec, reference, output_tokens=output, bar=bar, queue=queue, reload=reload)
-    there = spec.ttft_seconds + reload + output * spec.step_seconds / needed
+    there = spec.ttft_seconds + reload + output * step_with_one_more(spec) / needed
 
-    if needed < NEVER:
-        assert reference.objective(queue + there, there * spec_price) == pytest.approx(bar, rel=1e-6)
-    else:
-        assert reference.objective(queue + there, there * spec_price) >= bar * (1 - 1e-9)
+    there_too = reference.objective(queue, there, spec_price, crowding(spec))
+    assert there_too == pytest.approx(bar, rel=1e-6) if needed < NEVER else there_too >= bar * (1 - 1e-9)
 
 
 @given(weights, prices, st.floats(1.01, 3.0), tokens)
@@ -59,7 +59,7 @@ def test_break_even_rises_with_price_queue_and_step(weight: float, price: float,
     base, spec = baseline(), speculative(price_per_slot_second=price)
     slot = base.ttft_seconds + output * base.step_seconds
     reference = Reference(slot, slot * base.price_per_slot_second, weight)
-    bar = reference.objective(slot, slot * base.price_per_slot_second)
+    bar = reference.objective(0.0, slot, base.price_per_slot_second, 0.0)
     plain = break_even(spec, reference, output_tokens=output, bar=bar, queue=0.0)
     dearer = replace(spec, price_per_slot_second=price * more)
     slower = replace(spec, step_seconds=spec.step_seconds * more)
@@ -73,7 +73,7 @@ def test_free_pools_are_judged_by_time() -> None:
     """Without prices the objective is the time, and nothing divides by zero."""
     reference = Reference(10.0, 0.0, 0.5)
 
-    assert reference.objective(20.0, 0.0) == pytest.approx(1.0)
+    assert reference.objective(5.0, 15.0, 0.0, 0.0) == pytest.approx(1.0)
 
 
 @given(st.integers(0, 40), st.integers(1, 8), st.floats(0.0, 0.2))
@@ -84,6 +84,18 @@ def test_one_more_call_never_makes_steps_shorter(running: int, replicas: int, gr
     assert step_with_one_more(pool) >= pool.step_seconds * (1 - 1e-12)
     if growth == 0.0 or running + 1 <= replicas:
         assert step_with_one_more(pool) == pool.step_seconds
+
+
+@given(st.integers(0, 8), st.floats(0.0, 0.2))
+def test_crowding_is_what_the_others_lose(running: int, growth: float) -> None:
+    """The share by which a call holds up others is the growth of their steps, times their number."""
+    pool = baseline(
+        running=running, slots=16, step_growth=growth, step_seconds=0.045 * (1.0 + growth * max(0, running - 1))
+    )
+    after = step_with_one_more(pool)
+    slower = (after - pool.step_seconds) / after if running else 0.0
+
+    assert crowding(pool) == pytest.approx(running * slower, abs=1e-9)
 
 
 @pytest.mark.parametrize(("running", "queued", "wait"), [(0, 0, 0.0), (3, 0, 0.0), (4, 0, 2.0), (4, 3, 8.0)])

@@ -373,18 +373,18 @@ def test_certainty_ends_exploration() -> None:
     last = teach(made, m=1.5, calls=30, template="abc", score=score(0.3))
     found = plan(question, [baseline(), speculative()], made, now=last, chance=lambda: 0.999)
 
-    assert at_first > 0.05
-    assert 1.0 - found.propensity == pytest.approx(made.settings.explore_far)
+    assert at_first > 0.5 * made.settings.explore_near
+    assert 0.0 < 1.0 - found.propensity <= made.settings.explore_far
 
 
 @given(st.floats(0.0, 2.0), st.floats(0.0, 1.0), st.floats(0.0, 500.0), st.floats(0.01, 0.5), st.floats(0.0, 0.01))
 def test_a_share_stays_between_its_bounds(gap: float, variance: float, traffic: float, near: float, far: float) -> None:
-    """How often is tried lies between far and near, falls with the gap, and grows with traffic."""
+    """How often is tried lies between a tenth of far and near, falls with the gap, and grows with traffic."""
 
     def tried(gap: float, traffic: float) -> float:
-        return share(gap, variance, steps=60.0, traffic=traffic, templated=True, near=near, far=far)
+        return share(gap, variance, steps=60.0, traffic=traffic, scatter=0.0225, near=near, far=far)
 
-    assert far <= tried(gap, traffic) <= near
+    assert far / 10 <= tried(gap, traffic) <= near
     assert tried(gap + 0.1, traffic) <= tried(gap, traffic) + 1e-12
     assert tried(gap, traffic) <= tried(gap, traffic + 100.0) + 1e-12
 

@@ -71,6 +71,29 @@ def test_one_template_does_not_speak_for_the_others() -> None:
     assert after - 1.2 > 0.3 * (before - 1.2)
 
 
+@pytest.mark.parametrize(("lengths", "spread"), [((1.6, 2.4, 3.6), "wide"), ((2.4, 2.4, 2.4), "none")])
+def test_how_much_the_score_tells_inside_a_template_is_learned(lengths: tuple[float, ...], spread: str) -> None:
+    """Where calls of one template differ as their scores say, or more, their expectations come to differ too; else not."""
+    made = curves()
+    for index in range(300):
+        for place, m in zip((0.15, 0.5, 0.85), lengths, strict=True):
+            teach(made, m=m, calls=1, now=NOW + index * 30.0, score=score(place), template=f"t{index % 5}")
+    low, high = (expected(made, score=score(place), template="t0", now=NOW + 9000.0) for place in (0.15, 0.85))
+
+    assert (high / low > 1.8) == (spread == "wide")
+    assert (high / low < 1.3) == (spread == "none")
+
+
+def test_surprises_widen_what_is_held_possible() -> None:
+    """Where templates scatter, a known one stays less certain than where they do what was expected."""
+    calm, wild = curves(), curves()
+    for index in range(200):
+        for made, lengths in ((calm, (2.5, 2.5)), (wild, (1.5, 4.5))):
+            teach(made, m=lengths[index % 2], calls=1, now=NOW + index * 60.0, template=f"t{index // 2 % 4}")
+
+    assert estimate(wild, "t0", NOW + 12_000.0)[1] > 1.5 * estimate(calm, "t0", NOW + 12_000.0)[1]
+
+
 def test_templates_belong_to_tenant_and_model() -> None:
     """The same fingerprint under another tenant or model is another template."""
     made = curves()

@@ -214,7 +214,7 @@ class Routing(Section):
     """How the gateway chooses between the pools of a model, and how it learns."""
 
     cost_weight: Share = 0.5  # 0: soonest, 1: cheapest
-    explore_near: Share = 0.1  # the largest share of calls that try a pool which looks worse, where that teaches most
+    explore_near: Share = 0.05  # the largest share of calls that try a pool which looks worse, where that teaches most
     explore_far: Share = 0.003  # the share where it teaches little
     hysteresis: Share = 0.05
     prior_samples: Seconds = 20.0  # independent samples that the prior is worth per bin

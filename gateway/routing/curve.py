@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from math import exp, log, sqrt
 from typing import NamedTuple
 
-from gateway.routing.evidence import CALL_DEVIATION, Clock, Evidence
+from gateway.routing.evidence import CALL_DEVIATION, Clock, Evidence, Sums
 from gateway.routing.prior import BINS, BUCKETS, prior
 
 BIN_DEVIATION = 0.3  # of calls' log acceptance length about the curve, on labels scored by a shipped artefact
+TEMPLATE_DEVIATION = (
+    0.25  # of templates' log residuals over the curve: 0.13 on training labels, new traffic strays more
+)
 LEVEL_DEVIATION = 0.4  # of a draft's log level about the prior, before anything was seen of it
 LEVEL_CALLS = 0.25  # calls after which the level is known as well as before by guessing
 OUTDATED = 0.15  # log standard deviation that a bin regains while nothing is seen of it
@@ -97,8 +100,8 @@ class Curve:
     """What is known of one pool revision as a whole."""
 
     __slots__ = (
-        "_drift", "_drift_at", "_fast", "_n0", "_slow", "drafter", "drift", "level", "memory", "tables", "unknown",
-        "window",
+        "_drift", "_drift_at", "_fast", "_n0", "_slow", "drafter", "drift", "fits", "level", "memory", "scatter", "slope",
+        "stray", "tables", "trust", "unknown", "window",
     )  # fmt: skip
 
     def __init__(
@@ -112,6 +115,17 @@ class Curve:
         self.level = Evidence()  # all bins of all buckets together; `model` is what the prior expected
         self.drift = Evidence()  # fast; `model` is what bins and templates expected
         self.memory = Evidence()  # the same calls on the slow clock, undamped
+        # How much of a template's residual comes true, and how much of the curve's slope holds inside a template (0.65 in a
+        # regression within the categories of labels). A strength of 0.5 is what some thirty calls bring.
+        self.fits = {
+            "trust": Fit(1.0, strength=0.5, bounds=(0.1, 1.2)),
+            "slope": Fit(0.65, strength=0.5, bounds=(0.0, 1.6)),
+            # Variances: of a long call's log length about what its template promised, and of templates' residuals.
+            "scatter": Fit(CALL_DEVIATION**2, strength=20.0, bounds=(0.03**2, 0.4**2)),
+            "stray": Fit(TEMPLATE_DEVIATION**2, strength=5.0, bounds=(0.05**2, 0.6**2)),
+        }
+        self.trust, self.slope = 1.0, 0.65
+        self.scatter, self.stray = CALL_DEVIATION**2, TEMPLATE_DEVIATION**2
         self.unknown = LEVEL_DEVIATION**2  # log variance of the level
         self._slow, self._fast, self._n0 = slow, fast, n0
         self._drift = 1.0
@@ -139,6 +153,10 @@ class Curve:
         self.drift.add(grid, sums)
         self.memory.add(*self._slow.convert(grid * self._fast.half_life, sums))
         self._drift_at = float("-inf")
+
+    def learn_fit(self, name: str, grid: int, sums: Sequence[float]) -> None:
+        """Add evidence to one of the fits."""
+        self.fits[name].evidence.add(grid, sums)
 
     def table(self, heat: int, now: float, *, refresh: float = 1.0) -> Table:
         """Return the table of a bucket, rebuilt when it has learned or is older than `refresh` seconds."""
@@ -169,6 +187,9 @@ class Curve:
         few = 2.0 * n0 + 1e-9  # two bins' worth of believing in the prior's level
         level = (self.level.tokens * worth + few) / (self.level.model * worth + few)
         self.unknown = LEVEL_DEVIATION**2 / (1.0 + self.level.calls * worth / LEVEL_CALLS)
+        self.trust, self.slope, self.scatter, self.stray = (
+            fit.value(self._slow.worth(fit.evidence.grid, now)) for fit in self.fits.values()
+        )
         values, weights = [], []
         for index, evidence in enumerate(table.bins):
             worth = self._slow.worth(evidence.grid, now)
@@ -181,6 +202,38 @@ class Curve:
             table.samples[index] = weight
         table.means = monotone(values, weights)
         table.built = now
+
+
+class Fit:
+    """A coefficient or a variance that is learned by least squares, from sums that several processes can add up.
+
+    Of a coefficient `weight` holds the sum of x², `tokens` that of x·y where it is positive, `model` that of −x·y where it is
+    not; of a variance `weight` holds the weights, `tokens` the weighted squares.
+    """
+
+    __slots__ = ("_at_first", "_bounds", "_strength", "evidence")
+
+    def __init__(self, at_first: float, *, strength: float, bounds: tuple[float, float]) -> None:
+        self._at_first, self._strength, self._bounds = at_first, strength, bounds
+        self.evidence = Evidence()
+
+    def value(self, worth: float) -> float:
+        """Return it, with what was believed at first weighing `strength`."""
+        found = self.evidence
+        slope = self._strength * self._at_first + (found.tokens - found.model) * worth
+        low, high = self._bounds
+        return min(high, max(low, slope / (self._strength + found.weight * worth)))
+
+
+def square(error: float, weight: float, calls: float) -> Sums:
+    """Return what one call adds to the fit of a variance: its squared error times its weight."""
+    return (weight, weight * error * error, 0.0, calls)
+
+
+def pair(x: float, y: float, calls: float) -> Sums:
+    """Return what one call adds to the fit of a coefficient: its x and y, weighted by how much of a long call it is."""
+    product = calls * x * y
+    return (calls * x * x, max(0.0, product), max(0.0, -product), calls)
 
 
 class Drift(NamedTuple):

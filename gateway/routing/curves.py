@@ -7,15 +7,25 @@ Nothing here reads a clock or draws chance. `observe` is how a call teaches; `ex
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import exp, sqrt
+from math import exp, log, sqrt
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from gateway.routing import sharing
-from gateway.routing.curve import LEVEL_DEVIATION, Curve, Point, blended, corrected, lower_bound
+from gateway.routing.curve import (
+    BIN_DEVIATION,
+    LEVEL_DEVIATION,
+    Curve,
+    Point,
+    blended,
+    corrected,
+    lower_bound,
+    pair,
+    square,
+)
 from gateway.routing.economics import NEVER
 from gateway.routing.evidence import Clock, Sums, lesson
 from gateway.routing.prior import BINS, axis, bucket
-from gateway.routing.templates import Key, Templates
+from gateway.routing.templates import Key, Residual, Templates
 from gateway.routing.view import Settings
 
 if TYPE_CHECKING:
@@ -27,6 +37,7 @@ Layer = Literal["prior", "curve", "template"]
 MAX_REVISIONS = 64  # curves kept; revisions long gone come back with others' snapshots
 TIMING_TRUST = 0.25  # timing knows the step time only roughly: a quarter of a sample
 REPEATS = 1.5  # calls of a template that tell other templates as much as all its calls ever will: 0.15² / 0.125²
+FEWEST_CALLS = 2.0  # of a template, before its residual says whether residuals come true
 _TRUST = {"engine": 1.0, "events": 1.0, "timing": TIMING_TRUST}
 AHEAD_SECONDS = 300.0  # clocks of processes may differ by this much; what comes from further ahead is not believed
 
@@ -36,7 +47,7 @@ class Estimate(NamedTuple):  # a third of a frozen dataclass's cost, on the path
 
     `mean` is tokens per step, `variance` that of the logarithm of the mean (not of single calls), `factor` by what the
     mean exceeds the curve there, `samples` the effective samples behind it, `traffic` how many such calls came lately,
-    `templated` whether the call has a template.
+    `scatter` is the variance of a long call's log length about its mean.
     """
 
     mean: float
@@ -45,7 +56,7 @@ class Estimate(NamedTuple):  # a third of a frozen dataclass's cost, on the path
     samples: float
     traffic: float
     layer: Layer
-    templated: bool = False
+    scatter: float = 0.0
 
     @property
     def deviation(self) -> float:
@@ -71,7 +82,7 @@ class Curves:
         if len(reference) != BINS:
             raise ValueError(f"a prior curve has {BINS} values, not {len(reference)}")
         self._reference = tuple(reference)
-        self._names = {name: f"{name}:{artefact}" if artefact else name for name in ("bins", "drift", "templates")}
+        self._names = {name: f"{name}:{artefact}" if artefact else name for name in sharing.NAMESPACES}
         self._settings = settings or Settings()
         self._begin()
 
@@ -144,7 +155,7 @@ class Curves:
             return Estimate(table.believed(place), LEVEL_DEVIATION**2, 1.0, 0.0, 0.0, "prior")
         mean, variance, samples = table.at(place)
         key = (tenant, model, template)
-        residual = self._templates.residual(key, pool.revision, mean, now, level_variance=curve.unknown)
+        residual = self._templates.residual(key, pool.revision, mean, now, curve=curve)
         drift = blended(curve.drift_factor(now), residual.drift)
         expected = corrected(max(1.0, mean * exp(residual.value)), drift, curve.ceiling)
         layer: Layer = "curve" if samples >= 1.0 else "prior"
@@ -153,7 +164,8 @@ class Curves:
             if residual.calls > 0.0:
                 layer, samples = "template", residual.samples
         traffic = self._templates.traffic(key, now)
-        return Estimate(expected, variance, expected / mean, samples, traffic, layer, template != "")
+        scatter = curve.scatter if template else curve.scatter + BIN_DEVIATION**2
+        return Estimate(expected, variance, expected / mean, samples, traffic, layer, scatter)
 
     def observe(  # noqa: PLR0913 - the facts of one call, each by its name
         self,
@@ -180,18 +192,22 @@ class Curves:
         heat, place = bucket(temperature), axis(score, curve.drafter)
         mean = curve.table(heat, now).at(place)[0]
         key = (tenant, model, template)
-        residual = self._templates.residual(key, revision, mean, now, level_variance=curve.unknown)
+        residual = self._templates.residual(key, revision, mean, now, curve=curve)
         drift = curve.drift_factor(now)
         unadapted = max(1.0, mean * exp(residual.value))
-        sums = lesson(m, steps, corrected(mean, drift, curve.ceiling), trust=trust)
+        drifted = corrected(mean, drift, curve.ceiling)
+        sums = lesson(m, steps, drifted, trust=trust)
         index = min(BINS - 1, int(place * BINS))
         damping = (REPEATS / (REPEATS + residual.calls)) ** 2 if template else 1.0
         curve.tables[heat].seen[index] = now
+        if residual.calls >= FEWEST_CALLS:
+            surplus = log(m / drifted)
+            error = log(m / corrected(unadapted, drift, curve.ceiling))
+            self._tell_fits(curve, revision, residual, sums[3], now, surplus=surplus, error=error, damping=damping)
         self._tell_curve(curve, revision, heat, index, sums, now, damping=damping)
         self._tell_drift(curve, revision, sums, unadapted, now)
-        self._tell_template(
-            key, revision, sums, now, unadapted=unadapted, drifted=corrected(unadapted, drift, curve.ceiling)
-        )
+        factor = corrected(unadapted, drift, curve.ceiling) / unadapted
+        self._tell_template(key, revision, sums, now, place=log(mean), unadapted=unadapted, factor=factor)
 
     def saw(self, *, tenant: str, model: str, template: str, now: float) -> None:
         """Count a finished call of a template, whichever pool served it: how much traffic makes learning worth its price."""
@@ -215,10 +231,39 @@ class Curves:
         curve.learn_drift(grid, fast)
         self._outbox.add(("drift", revision, curve.window, curve.drafter, grid * self._fast.half_life), fast)
 
-    def _tell_template(
-        self, key: Key, revision: str, sums: Sums, now: float, *, unadapted: float, drifted: float
+    def _tell_fits(
+        self,
+        curve: Curve,
+        revision: str,
+        residual: Residual,
+        calls: float,
+        now: float,
+        *,
+        surplus: float,
+        error: float,
+        damping: float,
     ) -> None:
-        entry, fresh = self._templates.learn(key, revision, now, sums, unadapted=unadapted, factor=drifted / unadapted)
+        """Learn from `surplus`, log of what came over what curve and drift expected, and `error`, over what all expected."""
+        rest = surplus - curve.trust * residual.raw + residual.off
+        lessons = {
+            "trust": pair(residual.raw, surplus, calls),
+            "slope": pair(residual.off, rest, calls),
+            "scatter": square(
+                error * sqrt(calls), 1.0, calls
+            ),  # a short call scatters more, and counts by as much less
+            "stray": square(residual.raw, damping, calls),
+        }
+        grid, scale = self._slow.place(now)
+        for name, sums in lessons.items():
+            fitted = scaled(sums, scale)
+            curve.learn_fit(name, grid, fitted)
+            key = ("fits", revision, curve.window, curve.drafter, name, grid * self._slow.half_life)
+            self._outbox.add(key, fitted)
+
+    def _tell_template(
+        self, key: Key, revision: str, sums: Sums, now: float, *, place: float, unadapted: float, factor: float
+    ) -> None:
+        entry, fresh = self._templates.learn(key, revision, now, sums, place=place, unadapted=unadapted, factor=factor)
         grid, scale = self._slow.place(now)
         at = grid * self._slow.half_life
         self._outbox.add(("templates", *key, revision, entry.generation, at), scaled(fresh or sums, scale))
@@ -275,6 +320,9 @@ class Curves:
         for about, at, sums in sharing.heard_drift(mine, latest=now + AHEAD_SECONDS):
             curve = self.declare(about[0], window=about[1], drafter=about[2])
             curve.learn_drift(*self._fast.convert(at, sums))
+        for about, name, at, sums in sharing.heard_fits(mine, latest=now + AHEAD_SECONDS):
+            curve = self.declare(about[0], window=about[1], drafter=about[2])
+            curve.learn_fit(name, *self._slow.convert(at, sums))
         for key, revision, generation, at, sums in sharing.heard_templates(mine, latest=now + AHEAD_SECONDS):
             grid, face = self._slow.convert(at, sums)
             self._templates.merge(key, revision, generation, grid, face, at)

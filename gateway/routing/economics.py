@@ -1,11 +1,13 @@
 """Time and money of a call on each pool, and the acceptance length at which two pools tie. Plain arithmetic on a snapshot.
 
     slot_p = ttft_p + reload_p + L·s_p/m_p       time_p = queue_p + slot_p       cost_p = slot_p · price per slot-second
-    objective_p = w·cost_p/cost_ref + (1 − w)·time_p/time_ref
+    objective_p = w·cost_p·(1 + h_p)/cost_ref + (1 − w)·(queue_p + slot_p·(1 + h_p))/time_ref
 
 L is the expected output in tokens, s_p the step time with this call added, m_p the acceptance length (1 without
-speculation), reload_p what it costs to prefill a conversation that another pool holds, w the tenant's cost_weight. The
-reference is an idle baseline pool, so a long queue makes time matter more, never less.
+speculation), reload_p what it costs to prefill a conversation that another pool holds, w the tenant's cost_weight. Where
+steps grow with company, a call holds up the others that run beside it, altogether by the share h_p of its own time; calls
+that ignored this would crowd the speculative pool to everybody's loss. The reference is an idle baseline pool, so a long
+queue makes time matter more, never less.
 """
 
 from __future__ import annotations
@@ -43,9 +45,10 @@ class Reference:
         self.per_second = (1.0 - weight) / seconds  # what one second of waiting adds to an objective
         self.per_dollar = weight / dollars if dollars > 0.0 else 0.0  # what one dollar adds; nothing where all is free
 
-    def objective(self, seconds: float, dollars: float) -> float:
-        """Mix time and money of an option."""
-        return seconds * self.per_second + dollars * self.per_dollar
+    def objective(self, queue: float, slot: float, price: float, crowd: float) -> float:
+        """Mix time and money: seconds in queue and slot, dollars per slot-second, and the share by which others are held up."""
+        burden = slot * (1.0 + crowd)
+        return (queue + burden) * self.per_second + burden * price * self.per_dollar
 
 
 def step_with_one_more(pool: PoolView) -> float:
@@ -56,6 +59,15 @@ def step_with_one_more(pool: PoolView) -> float:
     before = max(0.0, pool.running / pool.live_replicas - 1.0)
     after = max(before, min(pool.running + 1, pool.slots) / pool.live_replicas - 1.0)
     return pool.step_seconds * (1.0 + growth * after) / (1.0 + growth * before)
+
+
+def crowding(pool: PoolView) -> float:
+    """Return by what share of its own time a call more holds up all the others on its replica together."""
+    growth = pool.step_growth
+    if growth <= 0.0 or pool.live_replicas <= 0:
+        return 0.0
+    beside = min(pool.running, pool.slots) / pool.live_replicas
+    return beside * growth / (1.0 + growth * beside)
 
 
 def queue_seconds(pool: PoolView, holding: float) -> float:
@@ -77,7 +89,7 @@ def break_even(
     pool: PoolView, reference: Reference, *, output_tokens: float, bar: float, queue: float, reload: float = 0.0
 ) -> float:
     """Return the acceptance length m* at which `pool` reaches the objective `bar` of another; NEVER when none does."""
-    per_second = reference.per_second + reference.per_dollar * pool.price_per_slot_second
+    per_second = (reference.per_second + reference.per_dollar * pool.price_per_slot_second) * (1.0 + crowding(pool))
     left = bar - reference.per_second * queue - (pool.ttft_seconds + reload) * per_second
     if left <= 0.0:
         return NEVER

@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from math import erf, exp, log, pi, sqrt
 from typing import TYPE_CHECKING
 
-from gateway.routing.curve import BIN_DEVIATION
-from gateway.routing.evidence import CALL_DEVIATION, STEPS_OF_HALF_A_CALL
+from gateway.routing.evidence import STEPS_OF_HALF_A_CALL
 
 if TYPE_CHECKING:
     from gateway.routing.view import Settings
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 
 FIRST_HORIZON = 20.0  # calls of its kind that even a new template is supposed to bring
 LAST_HORIZON = 500.0  # what is learned does not last longer than that
+WITHIN_REACH = 0.25  # log distance from break-even over which a template might change unnoticed; beyond it `far` fades
+HOPELESS_SHARE = 0.1  # of `far`, that is left at any distance
 MOST_EXPLORED = 0.5  # of calls of one kind, all contenders together
 
 
@@ -40,7 +41,7 @@ def propensities(winner: Bid, up: Sequence[Bid], dials: Settings, *, tokens: flo
             estimate.variance,
             steps=tokens / bid.length,
             traffic=estimate.traffic,
-            templated=estimate.templated,
+            scatter=estimate.scatter,
             near=dials.explore_near,
             far=dials.explore_far,
         )
@@ -67,24 +68,25 @@ def curious(
 
 
 def share(
-    gap: float, variance: float, *, steps: float, traffic: float, templated: bool, near: float, far: float
+    gap: float, variance: float, *, steps: float, traffic: float, scatter: float, near: float, far: float
 ) -> float:
-    """Return the probability of trying a pool whose objective is exp(`gap`) times the best one's, between `far` and `near`.
+    """Return the probability of trying a pool whose objective is exp(`gap`) times the best one's: `near` at most.
 
     `variance` is that of the log expected acceptance length, `steps` what the call is expected to take there, `traffic` how
-    many calls of its kind came lately.
+    many calls of its kind came lately, `scatter` the variance of a long call's log length.
     """
     if gap <= 0.0:
         return near
-    noise = CALL_DEVIATION**2 * (1.0 + STEPS_OF_HALF_A_CALL / max(1.0, steps))
-    if not templated:
-        noise += BIN_DEVIATION**2
+    noise = scatter * (1.0 + STEPS_OF_HALF_A_CALL / max(1.0, steps))
     horizon = min(LAST_HORIZON, FIRST_HORIZON + traffic)
     value = horizon * value_of_knowing(gap, variance, noise)
+    least = min(far, near)
+    if gap > WITHIN_REACH:
+        least *= max(HOPELESS_SHARE, (WITHIN_REACH / gap) ** 2)
     if value <= 0.0:
-        return min(far, near)
+        return least
     price = gap / value
-    return max(min(far, near), near / (1.0 + price * price))
+    return max(least, near / (1.0 + price * price))
 
 
 def value_of_knowing(gap: float, variance: float, noise: float) -> float:

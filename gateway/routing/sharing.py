@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Deltas = Mapping[str, Mapping[str, Sequence[float]]]
 About = tuple[str, int, str | None]  # revision, window, drafter
 
+NAMESPACES = ("bins", "drift", "fits", "templates")
+FITS = ("trust", "slope", "scatter", "stray")
 SUMS = 4  # numbers under a key
 
 MAX_PENDING = 50_000  # keys that wait to be told; a Store that is away for longer costs the oldest
@@ -75,6 +77,8 @@ def everything(
     for revision, curve in curves.items():
         about = (revision, curve.window, curve.drafter)
         found["drift", *about, curve.drift.grid * fast.half_life] = curve.drift.sums
+        for name, fit in curve.fits.items():
+            found["fits", *about, name, fit.evidence.grid * slow.half_life] = fit.evidence.sums
         for heat, table in enumerate(curve.tables):
             for index, evidence in enumerate(table.bins):
                 found["bins", *about, heat, index, evidence.grid * slow.half_life] = evidence.sums
@@ -100,6 +104,14 @@ def heard_drift(deltas: Deltas, *, latest: float) -> Iterator[tuple[About, float
         match key:
             case [str(revision), int(window), str() | None as drafter] if window > 0:
                 yield (revision, window, drafter), at, sums
+
+
+def heard_fits(deltas: Deltas, *, latest: float) -> Iterator[tuple[About, str, float, Sequence[float]]]:
+    """Yield (revision, window, drafter), name of the fit, time of face value and sums."""
+    for key, at, sums in _heard(deltas, "fits", latest):
+        match key:
+            case [str(revision), int(window), str() | None as drafter, str(name)] if window > 0 and name in FITS:
+                yield (revision, window, drafter), name, at, sums
 
 
 def heard_templates(deltas: Deltas, *, latest: float) -> Iterator[tuple[Key, str, int, float, Sequence[float]]]:

@@ -12,18 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import exp, log, sqrt
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.routing.curve import NO_DRIFT, SPREAD_OF_RATIO, Drift, drift_of
-from gateway.routing.evidence import CALL_DEVIATION, Clock, Evidence, Sums
+from gateway.routing.evidence import Clock, Evidence, Sums
+
+if TYPE_CHECKING:
+    from gateway.routing.curve import Curve
 
 Key = tuple[str, str, str]  # tenant, model, fingerprint
 
-TEMPLATE_DEVIATION = (
-    0.25  # of templates' log residuals over the curve: 0.13 on training labels, new traffic strays more
-)
-SLOPE = 0.65  # how much of the curve's slope holds inside one template: pooled within-category regression on labels
-SLOPE_CALLS = 5.0  # calls after which half of that correction applies
+SLOPE_CALLS = 5.0  # calls after which half of the correction for the slope inside a template applies
+USUAL_CALLS = 50.0  # calls over which a template's usual place on the curve is a mean
 CONTRADICTION = 3.0  # standard errors between fast and slow at which a template has changed
 FEWEST_CALLS = 0.9  # fast evidence that may contradict: two calls of usual length
 BORROWED = 0.5  # of a residual known from another revision: rankings under two drafts correlate at about 0.55
@@ -33,7 +33,8 @@ MAX_REVISIONS = 4  # of one template; the one that learned longest ago goes
 class Residual(NamedTuple):  # a third of a frozen dataclass's cost, on the path of every call
     """What a template adds to the curve: log residual, its variance, calls and samples behind it.
 
-    `drift` is how its own recent calls compare with that.
+    `drift` is how its own recent calls compare with that. `raw` is the residual before it is trusted as far as residuals have
+    come true, and `off` by how much (log) the curve here exceeds the template's usual place.
     """
 
     value: float
@@ -41,6 +42,8 @@ class Residual(NamedTuple):  # a third of a frozen dataclass's cost, on the path
     calls: float = 0.0
     samples: float = 0.0
     drift: Drift = NO_DRIFT
+    raw: float = 0.0
+    off: float = 0.0
 
 
 class Entry:
@@ -49,16 +52,23 @@ class Entry:
     `slow.model` is what curve and drift expected, `fast.model` what curve and residual expected without drift.
     """
 
-    __slots__ = ("fast", "generation", "seen", "slow")
+    __slots__ = ("fast", "generation", "places", "seen", "slow", "usual")
 
     def __init__(self) -> None:
         self.slow = Evidence()
         self.fast = Evidence()
         self.generation = 0
         self.seen = 0.0
+        self.usual = 0.0  # mean log of what the curve says of its calls, of as many as `places`
+        self.places = 0.0
 
     def __repr__(self) -> str:
         return f"<Entry {self.slow!r} generation={self.generation}>"
+
+    def settle(self, place: float) -> None:
+        """Take the log of what the curve says of one more call into the usual place."""
+        self.places = min(USUAL_CALLS, self.places + 1.0)
+        self.usual += (place - self.usual) / self.places
 
     def succeed(self, generation: int) -> None:
         """Forget what belongs to older generations."""
@@ -118,13 +128,13 @@ class Templates:
         template = self._table.get(key)
         return 0.0 if template is None else template.traffic.calls * self._slow.worth(template.traffic.grid, now)
 
-    def residual(self, key: Key, revision: str, curve: float, now: float, *, level_variance: float) -> Residual:
-        """Return what is known of a template on a revision where the curve says `curve` tokens per step."""
+    def residual(self, key: Key, revision: str, mean: float, now: float, *, curve: Curve) -> Residual:
+        """Return what is known of a template on a revision where its curve says `mean` tokens per step."""
         template = self._table.get(key)
-        prior_variance = TEMPLATE_DEVIATION**2 + level_variance
-        entry = None if template is None else template.by_revision.get(revision)
+        prior_variance = curve.stray + curve.unknown
         if template is None:
             return Residual(0.0, prior_variance)
+        entry = template.by_revision.get(revision)
         others = len(template.by_revision) > (entry is not None)
         start = self._borrowed(template, revision, now) if others and key[2] else 0.0
         if entry is None:
@@ -135,24 +145,25 @@ class Templates:
         own = drift_of(entry.fast, self._fast.worth(entry.fast.grid, now), remembered=calls, prior_calls=1.0)
         if not key[2]:  # a mixed crowd, and the curve is its mean
             return Residual(0.0, prior_variance, drift=own)
-        shrink = self._curve_samples * curve
-        value = log((slow.tokens * worth + shrink * exp(start)) / (slow.model * worth + shrink))
-        if slow.weight > 0.0:
-            usual = slow.model / slow.weight
-            value += (1.0 - SLOPE) * calls / (calls + SLOPE_CALLS) * log(usual / curve)
-        faded = TEMPLATE_DEVIATION**2 * (1.0 - exp(min(0.0, entry.seen - now) / self._slow.half_life))
-        variance = 1.0 / (1.0 / prior_variance + calls / CALL_DEVIATION**2) + faded
-        return Residual(value, variance, calls, slow.weight * worth, own)
+        shrink = self._curve_samples * mean
+        raw = log((slow.tokens * worth + shrink * exp(start)) / (slow.model * worth + shrink))
+        off = (log(mean) - entry.usual) * calls / (calls + SLOPE_CALLS) if entry.places else 0.0
+        value = curve.trust * raw + (curve.slope - 1.0) * off
+        faded = curve.stray * (1.0 - exp(min(0.0, entry.seen - now) / self._slow.half_life))
+        variance = 1.0 / (1.0 / prior_variance + calls / curve.scatter) + faded
+        return Residual(value, variance, calls, slow.weight * worth, own, raw, off)
 
     def learn(
-        self, key: Key, revision: str, now: float, sums: Sums, *, unadapted: float, factor: float
+        self, key: Key, revision: str, now: float, sums: Sums, *, place: float, unadapted: float, factor: float
     ) -> tuple[Entry, Sums | None]:
         """Add what a call taught to both clocks of a template.
 
-        `sums.model` counts what curve and drift expected; `unadapted` is what curve and residual expected of the call
-        without drift, and `factor` what drift makes of that. Returns the entry, and its sums if it began a generation.
+        `sums.model` counts what curve and drift expected; `place` is the log of what the curve says alone, `unadapted` what
+        curve and residual expected of the call without drift, and `factor` what drift makes of that. Returns the entry, and
+        its sums if it began a generation.
         """
         entry = self.touch(key).entry(revision)
+        entry.settle(place)
         weight, tokens, model, calls = sums
         grid, scale = self._slow.place(now)
         entry.slow.add(grid, (scale * weight, scale * tokens, scale * model, scale * calls))
@@ -201,3 +212,5 @@ class Templates:
         if generation == entry.generation:
             entry.slow.add(grid, sums)
             entry.seen = max(entry.seen, at)
+            if not entry.places and entry.slow.model > 0.0:
+                entry.settle(log(entry.slow.model / entry.slow.weight))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gateway.routing.economics import Reference, break_even, queue_seconds, step_with_one_more
+from gateway.routing.economics import Reference, break_even, crowding, queue_seconds, step_with_one_more
 from gateway.routing.prior import BINS
 
 if TYPE_CHECKING:
@@ -80,10 +80,10 @@ def reference_break_even(pool: PoolView, pools: Sequence[PoolView], curves: Curv
         if other.speculative or not other.available:
             continue
         slot = other.ttft_seconds + tokens * step_with_one_more(other)
-        cost = slot * other.price_per_slot_second
+        price = other.price_per_slot_second
         if reference is None:
-            reference = Reference(slot, cost, curves.settings.cost_weight)
-        objective = reference.objective(queue_seconds(other, slot) + slot, cost)
+            reference = Reference(slot, slot * price, curves.settings.cost_weight)
+        objective = reference.objective(queue_seconds(other, slot), slot, price, crowding(other))
         bar = objective if bar is None else min(bar, objective)
     if bar is None or reference is None:
         return None

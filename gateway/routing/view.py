@@ -81,7 +81,8 @@ class Settings:
 
     `prior_samples` (n0) is what the prior weighs in each bin, `template_samples` what the curve weighs against a template,
     both in effective samples. `explore_near` is the largest share of calls that try a pool that looks worse, where that
-    teaches most; `explore_far` is the share where it teaches next to nothing, which keeps every choice possible.
+    teaches most; `explore_far` the share where it teaches next to nothing, which keeps every choice possible, and of which
+    a tenth is left where the pool looks hopeless.
     """
 
     prior_samples: float = 20.0
@@ -89,7 +90,7 @@ class Settings:
     max_templates: int = 20_000
     half_life_seconds: float = 21600.0
     fast_half_life_seconds: float = 120.0
-    explore_near: float = 0.1
+    explore_near: float = 0.05
     explore_far: float = 0.003
     hysteresis: float = 0.05
     expected_output_tokens: float = 256.0

@@ -9,6 +9,7 @@ from gateway.routing.economics import (
     NEVER,
     Reference,
     break_even,
+    crowding,
     queue_seconds,
     reload_seconds,
     step_with_one_more,
@@ -23,13 +24,14 @@ if TYPE_CHECKING:
 class Bid:
     """One pool's terms for a call.
 
-    `bare` is the seconds in a slot, `seconds` those to the end with queue and lost prefix, `cost` dollars; `idle` and `full`
-    are the objectives without and with queue and lost prefix. `needed` is the acceptance length at which a speculative pool
+    `crowd` is the share of its own time by which the call holds up others, `bare` the seconds in a slot, `seconds` those to
+    the end with queue and lost prefix, `cost` dollars; `idle` and `full` are the objectives without and with queue and lost
+    prefix. `needed` is the acceptance length at which a speculative pool
     ties with the best baseline pool, 0 when there is none.
     """
 
     __slots__ = (
-        "bare", "cost", "estimate", "full", "idle", "length", "needed", "pool", "queue", "reload", "seconds", "up"
+        "bare", "cost", "crowd", "estimate", "full", "idle", "length", "needed", "pool", "queue", "reload", "seconds", "up"
     )  # fmt: skip
 
     def __init__(self, pool: PoolView, estimate: Estimate | None) -> None:
@@ -38,7 +40,7 @@ class Bid:
         self.length = 1.0 if estimate is None else estimate.mean
         self.up = pool.available and pool.live_replicas > 0
         self.queue = self.reload = self.needed = 0.0
-        self.bare = self.seconds = self.cost = self.idle = self.full = 0.0
+        self.crowd = self.bare = self.seconds = self.cost = self.idle = self.full = 0.0
 
     def __repr__(self) -> str:
         return f"<Bid {self.pool.name} m={self.length:.2f} needed={self.needed:.2f} objective={self.full:.3f}>"
@@ -76,6 +78,7 @@ def bids(
         if ask.affinity is not None:
             bid.reload = reload_seconds(pool, ask.affinity)
         bid.bare = pool.ttft_seconds + tokens * step / bid.length
+        bid.crowd = crowding(pool)
         found.append(bid)
         if standard is None and bid.up and not pool.speculative:
             standard = bid
@@ -95,8 +98,8 @@ def _judge(
         slot = bid.bare + bid.reload
         bid.seconds = bid.queue + slot
         bid.cost = slot * price
-        bid.idle = reference.objective(bid.bare, bid.bare * price)
-        bid.full = reference.objective(bid.seconds, bid.cost)
+        bid.idle = reference.objective(0.0, bid.bare, price, bid.crowd)
+        bid.full = reference.objective(bid.queue, slot, price, bid.crowd)
         if bid.up and not bid.pool.speculative and bid.full < bar:
             bar = bid.full
     if bar == NEVER:  # no baseline pool to compare with

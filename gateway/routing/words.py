@@ -43,7 +43,9 @@ def sentence(reason: str, chosen: Bid, seen: Bid | None, order: Sequence[Bid]) -
 
 def _seconds(bid: Bid) -> str:
     said = f"{bid.seconds:.1f} s" if bid.seconds >= 1.0 else f"{bid.seconds * 1000:.0f} ms"
-    return f"{said} with {bid.queue:.1f} s of queue" if bid.queue >= 0.05 else said
+    if bid.queue >= 0.05:
+        said += f" with {bid.queue:.1f} s of queue"
+    return f"{said} (and {bid.crowd * bid.bare:.1f} s of others')" if bid.crowd >= 0.05 else said
 
 
 def _ground(bid: Bid) -> str:
