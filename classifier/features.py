@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.lexicon import CUES, TONGUES
-from classifier.view import View
+from classifier.view import USER_CAP, View
 
 Floats = npt.NDArray[np.float64]
-BUCKETS = 1 << 14  # of hashed words, and as many again of hashed pairs of neighbours
+BUCKETS = 1 << 13  # of hashed words, and as many again of hashed pairs of neighbours
 INSTRUCTION = (40, 24)  # words at the head and at the tail of a text that are read as the instruction
 LINES = 256
 
@@ -55,27 +55,40 @@ _WEIGHTED = np.where(_IN_WORD, (_LOWER + 1) * np.uint64(0x9E3779B97F4A7C15), 0).
     np.uint64
 )  # golden ratio: spreads bytes
 _PRIME = 0x100000001B3  # FNV's
-_POWERS = np.array([pow(_PRIME, i, 1 << 64) for i in range(32)], np.uint64)
+_LONGEST = 4 * USER_CAP + 4  # bytes that a view's text can have
+
+
+def _powers(base: int) -> npt.NDArray[np.uint64]:
+    found, power = [], 1
+    for _ in range(_LONGEST):
+        found.append(power)
+        power = power * base % (1 << 64)
+    return np.array(found, np.uint64)
+
+
+_POWERS, _INVERSES = _powers(_PRIME), _powers(pow(_PRIME, -1, 1 << 64))
 _MIX = np.uint64(0xFF51AFD7ED558CCD)  # murmur3's finaliser
-_ZERO = np.zeros(1, np.intp)
 _MASK = np.uint64(BUCKETS - 1)
 
 
 def hash_words(raw: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Hash every run of word bytes; returns hashes, starts and ends. From its 32nd byte on order does not count."""
-    letters = np.flatnonzero(_IN_WORD[raw])
-    if not letters.size:
-        return np.zeros(0, np.uint64), letters, letters
-    breaks = np.flatnonzero(letters[1:] - letters[:-1] > 1) + 1
-    first = np.concatenate((_ZERO, breaks))  # of each word, among the letters
-    lengths = np.diff(np.append(first, letters.size))
-    place = np.arange(letters.size) - np.repeat(first, lengths)
-    terms = _WEIGHTED[raw[letters]] * _POWERS[np.minimum(place, _POWERS.size - 1)]
-    hashes = np.add.reduceat(terms, first) + lengths.astype(np.uint64)
+    """Hash every run of word bytes; returns hashes, starts and ends.
+
+    Each word is a polynomial in its bytes. All are summed with the powers of their place in the text, and what the place
+    adds is divided out again, which modulo 2 ** 64 is a multiplication. At most _LONGEST bytes are read.
+    """
+    raw = raw[:_LONGEST]
+    inside = np.zeros(raw.size + 2, np.int8)
+    inside[1:-1] = _IN_WORD[raw]
+    edges = np.flatnonzero(inside[1:] != inside[:-1])
+    starts, ends = edges[::2], edges[1::2]
+    if not starts.size:
+        return np.zeros(0, np.uint64), starts, ends
+    sums = np.add.reduceat(_WEIGHTED[raw] * _POWERS[: raw.size], starts)
+    hashes = sums * _INVERSES[starts] + (ends - starts).astype(np.uint64)
     hashes ^= hashes >> np.uint64(33)
     hashes *= _MIX
-    starts = letters[first]
-    return hashes ^ (hashes >> np.uint64(33)), starts, starts + lengths
+    return hashes ^ (hashes >> np.uint64(33)), starts, ends
 
 
 def hash_of(word: str) -> int:
@@ -120,7 +133,6 @@ NAMES: tuple[str, ...] = (
     *(f"share_{name}" for name in (*_SIGNS, *_SCRIPTS, "non_ascii")),
     *(f"cue_{name}" for name in _CUE_NAMES),
     *(f"head_{name}" for name in _CUE_NAMES),
-    *(f"rate_{name}" for name in _CUE_NAMES),
     *(f"tongue_{name}" for name in _TONGUE_NAMES),
     *_SHAPE,
     *_CROSSES,
@@ -148,15 +160,12 @@ def measure(view: View) -> Measured:
     if view.form:
         counts[_AT["structure"]] = min(3.0, counts[_AT["structure"]] + 1.0)
     n, size = max(1, hashes.size), max(1, raw.size)
-    rates = counts / math.sqrt(1.0 + min(n, sum(INSTRUCTION)) / 12.0)
     shares = (np.bincount(raw, minlength=256) @ _GROUPS) / size
     words, distinct = _buckets(hashes)
     shape = _shape(view, ends - starts, distinct)
     crosses = _crosses(counts, shape, shares)
     tongues = np.sqrt(common / n)
-    cues = np.concatenate(
-        (np.sqrt(shares), counts, np.minimum(head, 1.0), rates, tongues, shape, crosses, _request(view))
-    )
+    cues = np.concatenate((np.sqrt(shares), counts, np.minimum(head, 1.0), tongues, shape, crosses, _request(view)))
     return Measured(cues, words)
 
 

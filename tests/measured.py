@@ -9,7 +9,11 @@ from typing import Any
 
 KINDS: dict[str, tuple[str, float, float]] = {
     "lists": ("Count from {a} to {b} and print only the numbers separated by commas", 6.0, 200.0),
-    "edits": ("Rename the variable x{a} to y{b} and return the whole code:\n```python\nx{a} = {b}\nprint(x{a})\n```", 5.0, 60.0),
+    "edits": (
+        "Rename the variable x{a} to y{b} and return the whole code:\n```python\nx{a} = {b}\nprint(x{a})\n```",
+        5.0,
+        60.0,
+    ),
     "chat": ("Why do you think people {w} when they {v} in the {u}?", 2.0, 300.0),
     "stories": ("Write a story about a {w} who met a {v} at the {u} {a}", 1.5, 350.0),
     "facts": ("Which {w} is the largest {v} of {u}? Answer in one word", 1.2, 4.0),
@@ -25,8 +29,8 @@ def rows(count: int = 120, *, seed: int = 1, kinds: tuple[str, ...] = tuple(KIND
         for i in range(count):
             w, v, u = r.sample(WORDS, 3)
             text = template.format(a=r.randint(1, 9000), b=r.randint(1, 9000), w=w, v=v, u=u)
-            for target in ("one", "two")[: 2 if i % 10 == 0 else 1]:
-                found.append(_row(kind, target, text, length * r.lognormvariate(0.0, 0.15), tokens, r))
+            answers = ("one", "two")[: 2 if i % 10 == 0 else 1]
+            found += [_row(kind, target, text, length * r.lognormvariate(0.0, 0.15), tokens, r) for target in answers]
     return found
 
 

@@ -50,7 +50,9 @@ def test_what_is_saved_is_loaded(tmp_path: Path):
     assert [file.name for file in path.parent.iterdir()] == ["a.json"]
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"null", b'{"sha256": 1}', b"\xff\xfe", b"PK\x03\x04", b"[" * 100_000])
+@pytest.mark.parametrize(
+    "raw", [b"", b"{", b"[]", b"null", b'{"sha256": 1}', b"\xff\xfe", b"PK\x03\x04", b"[" * 100_000]
+)
 def test_what_is_no_artefact_is_refused(tmp_path: Path, raw: bytes):
     """Other files are refused in words that say what to do."""
     path = tmp_path / "x.json"

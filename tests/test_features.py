@@ -22,10 +22,13 @@ JSON = st.recursive(
     max_leaves=20,
 )
 KEYS = st.sampled_from(
-    "messages prompt input system instructions tools tool_choice response_format temperature top_p max_tokens n stop prediction text".split()
+    "messages prompt input system instructions tools tool_choice response_format temperature top_p max_tokens n stop "
+    "prediction text".split()
 )
 ROLES = st.sampled_from(["user", "assistant", "system", "developer", "tool", 7, None])
-MESSAGES = st.lists(st.fixed_dictionaries({}, optional={"role": ROLES, "content": JSON, "type": JSON}) | JSON, max_size=6)
+MESSAGES = st.lists(
+    st.fixed_dictionaries({}, optional={"role": ROLES, "content": JSON, "type": JSON}) | JSON, max_size=6
+)
 KINDS = st.sampled_from(["chat", "completions", "responses", "messages", "other"])
 LANGUAGES = {
     "English": "Please write a short story about the sea.",
@@ -45,10 +48,12 @@ LANGUAGES = {
 
 
 def chat(text: object, **more: object) -> View:
+    """A chat of one user turn."""
     return View.of({"messages": [{"role": "user", "content": text}], **more})
 
 
 def cue(view: View, name: str) -> float:
+    """One feature of a view."""
     return float(measure(view).cues[NAMES.index(name)])
 
 
@@ -94,13 +99,16 @@ def test_every_language_has_words(language: str):
 
     assert np.isfinite(measured.cues).all()
     assert measured.words.size > 0
-    assert (cue(chat(LANGUAGES[language]), "share_non_ascii") > 0) == (language not in ("English", "Spanish")) or language == "Spanish"
+    assert (cue(chat(LANGUAGES[language]), "share_non_ascii") > 0) == (
+        language not in ("English", "Spanish")
+    ) or language == "Spanish"
 
 
 @pytest.mark.parametrize(
     ("language", "feature"),
     [("Russian", "share_cyrillic"), ("Chinese", "share_cjk"), ("Japanese", "share_cjk"), ("Korean", "share_hangul"),
-     ("Arabic", "share_semitic"), ("Hebrew", "share_semitic"), ("Greek", "share_greek"), ("Hindi", "share_indic"), ("Thai", "share_indic")],
+     ("Arabic", "share_semitic"), ("Hebrew", "share_semitic"), ("Greek", "share_greek"),
+     ("Hindi", "share_indic"), ("Thai", "share_indic")],
 )  # fmt: skip
 def test_scripts_are_told_apart(language: str, feature: str):
     """The script of a text shows in its own feature."""
@@ -108,13 +116,17 @@ def test_scripts_are_told_apart(language: str, feature: str):
     assert cue(chat(LANGUAGES["English"]), feature) == 0.0
 
 
-@pytest.mark.parametrize(("language", "tongue"), [("Spanish", "es"), ("Polish", "pl"), ("Russian", "ru"), ("English", "en")])
+@pytest.mark.parametrize(
+    ("language", "tongue"), [("Spanish", "es"), ("Polish", "pl"), ("Russian", "ru"), ("English", "en")]
+)
 def test_languages_are_told_by_their_common_words(language: str, tongue: str):
     """A language's commonest words count for it."""
     assert cue(chat(LANGUAGES[language]), f"tongue_{tongue}") > 0.25
 
 
-@pytest.mark.parametrize("text", ["", " ", "\n" * 9000, "\x00", "\ud800", "a" * 100_000, "é" * 50_000, "'" * 5000, "9" * 5000, "²" * 50])
+@pytest.mark.parametrize(
+    "text", ["", " ", "\n" * 9000, "\x00", "\ud800", "a" * 100_000, "é" * 50_000, "'" * 5000, "9" * 5000, "²" * 50]
+)
 def test_hostile_text_is_measured(text: str):
     """Empty, endless, unpaired and controlling characters give finite features."""
     assert np.isfinite(measure(chat(text)).cues).all()
@@ -146,7 +158,13 @@ def test_head_and_tail_are_kept():
 
 def test_the_last_user_turn_is_told_from_the_rest():
     """The system prompt, earlier turns, the last user turn and a prefilled answer are kept apart."""
-    roles = [("system", "be brief"), ("user", "first"), ("assistant", "reply"), ("user", "second"), ("assistant", "It is")]
+    roles = [
+        ("system", "be brief"),
+        ("user", "first"),
+        ("assistant", "reply"),
+        ("user", "second"),
+        ("assistant", "It is"),
+    ]
     view = View.of({"messages": [{"role": role, "content": text} for role, text in roles]})
 
     assert (view.system, view.user, view.prefill) == ("be brief", "second", "It is")
@@ -156,7 +174,11 @@ def test_the_last_user_turn_is_told_from_the_rest():
 
 def test_tool_results_after_the_question_are_counted():
     """A call that continues after tools answered says so."""
-    messages = [{"role": "user", "content": "weather?"}, {"role": "assistant", "content": None}, {"role": "tool", "content": "12 °C"}]
+    messages = [
+        {"role": "user", "content": "weather?"},
+        {"role": "assistant", "content": None},
+        {"role": "tool", "content": "12 °C"},
+    ]
     view = View.of({"messages": messages})
 
     assert view.tool_results == 1
@@ -165,7 +187,12 @@ def test_tool_results_after_the_question_are_counted():
 
 def test_multimodal_parts_are_flags_and_text():
     """Text parts are read; images, audio and files are counted."""
-    parts = [{"type": "text", "text": "what is this?"}, {"type": "image_url", "image_url": {"url": "data:"}}, {"type": "input_audio"}, {"type": "file"}]
+    parts = [
+        {"type": "text", "text": "what is this?"},
+        {"type": "image_url", "image_url": {"url": "data:"}},
+        {"type": "input_audio"},
+        {"type": "file"},
+    ]
     view = chat(parts)
 
     assert view.user == "what is this?"
@@ -178,8 +205,17 @@ def test_multimodal_parts_are_flags_and_text():
     [
         ("chat", {"messages": [{"role": "developer", "content": "brief"}, {"role": "user", "content": "count"}]}),
         ("responses", {"instructions": "brief", "input": "count"}),
-        ("responses", {"instructions": "brief", "input": [{"role": "user", "content": [{"type": "input_text", "text": "count"}]}]}),
-        ("messages", {"system": [{"type": "text", "text": "brief"}], "messages": [{"role": "user", "content": "count"}]}),
+        (
+            "responses",
+            {
+                "instructions": "brief",
+                "input": [{"role": "user", "content": [{"type": "input_text", "text": "count"}]}],
+            },
+        ),
+        (
+            "messages",
+            {"system": [{"type": "text", "text": "brief"}], "messages": [{"role": "user", "content": "count"}]},
+        ),
     ],
 )
 def test_four_request_shapes_say_the_same(kind: str, body: dict[str, Any]):
@@ -190,7 +226,9 @@ def test_four_request_shapes_say_the_same(kind: str, body: dict[str, Any]):
     assert view.template == View.of({"messages": [{"role": "system", "content": "brief"}]}).template
 
 
-@pytest.mark.parametrize(("prompt", "tokens"), [("count", 1), (["count", "more"], 2), ([1, 2, 3], 3), ([[1, 2], [3, 4, 5]], 5)])
+@pytest.mark.parametrize(
+    ("prompt", "tokens"), [("count", 1), (["count", "more"], 2), ([1, 2, 3], 3), ([[1, 2], [3, 4, 5]], 5)]
+)
 def test_completion_prompts_are_text_or_tokens(prompt: Any, tokens: int):
     """Prompts may be strings, lists of strings, or token ids, which are counted and not read."""
     view = View.of({"prompt": prompt}, "completions")
@@ -201,6 +239,7 @@ def test_completion_prompts_are_text_or_tokens(prompt: Any, tokens: int):
 
 def test_a_template_survives_its_date():
     """Digits do not split a template; words and tools do."""
+
     def template(system: str, *names: str) -> str:
         tools = [{"type": "function", "function": {"name": name}} for name in names]
         return View.of({"messages": [{"role": "system", "content": system}], "tools": tools}).template
@@ -212,15 +251,30 @@ def test_a_template_survives_its_date():
     assert chat("hello").template == ""
 
 
-@pytest.mark.parametrize(("value", "seen"), [(1, 1.0), (0.5, 0.5), (True, None), ("1", None), (float("nan"), None), (float("inf"), None), (10**400, None), (None, None)])
+@pytest.mark.parametrize(
+    ("value", "seen"),
+    [
+        (1, 1.0),
+        (0.5, 0.5),
+        (True, None),
+        ("1", None),
+        (float("nan"), None),
+        (float("inf"), None),
+        (10**400, None),
+        (None, None),
+    ],
+)
 def test_only_finite_numbers_are_numbers(value: object, seen: float | None):
     """Booleans, strings, nan and what no float holds are no numbers."""
     assert number(value) == seen
 
 
-@given(st.lists(st.text(alphabet="abcdefgh0123_", min_size=1, max_size=40), min_size=1, max_size=30), st.randoms(use_true_random=False))
+@given(
+    st.lists(st.text(alphabet="abcdefgh0123_", min_size=1, max_size=40), min_size=1, max_size=30),
+    st.randoms(use_true_random=False),
+)
 def test_words_are_hashed_wherever_they_stand(words: list[str], r: random.Random):
-    """A word's hash depends on its bytes alone, not on its neighbours or place; only the first 32 bytes and the length count."""
+    """A word's hash depends on its bytes alone, not on its neighbours or place."""
     raw = "".join(word + r.choice([" ", ", ", "\n", "("]) for word in words).encode()
     hashes, starts, ends = hash_words(np.frombuffer(raw, np.uint8))
 
@@ -242,9 +296,11 @@ def test_pairs_keep_their_order():
 
 def test_features_are_the_same_in_every_process():
     """No hash seed of the interpreter enters."""
-    program = "from classifier.features import measure; from classifier.view import View; print(measure(View.of({'messages': [{'role': 'user', 'content': 'Sort these words'}]})).words.tolist())"
+    program = "from classifier.features import buckets_of; print(buckets_of('Sort these words'))"
     outputs = {
-        subprocess.run([sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True).stdout
+        subprocess.run(
+            [sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
         for seed in ("1", "2")
     }  # fmt: skip
 
@@ -257,7 +313,10 @@ def test_features_are_the_same_in_every_process():
         ("Translate this into German: good morning", "cue_translate"),
         ("Write a poem about rain", "cue_creative"),
         ("Return JSON with the keys a and b", "cue_structure"),
-        ("Fix the typos and return the whole text:\nhelo wrld, i am writting to you becouse of teh wether", "copy_material"),
+        (
+            "Fix the typos and return the whole text:\nhelo wrld, i am writting to you becouse of teh wether",
+            "copy_material",
+        ),
         ("Who wrote Hamlet?", "fact_question"),
         ("```python\nprint(1)\n```", "fences"),
         ("def my_function_name(): pass", "snake_case"),
@@ -285,6 +344,8 @@ def test_parameters_are_features():
 
 def test_a_system_prompt_adds_its_cues_at_half_weight():
     """What the system prompt asks for counts, less than what the user asks for."""
-    with_system = View.of({"messages": [{"role": "system", "content": "Answer in JSON"}, {"role": "user", "content": "hello"}]})
+    with_system = View.of(
+        {"messages": [{"role": "system", "content": "Answer in JSON"}, {"role": "user", "content": "hello"}]}
+    )
 
     assert 0 < cue(with_system, "cue_structure") < cue(chat("Answer in JSON"), "cue_structure")

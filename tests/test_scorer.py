@@ -20,6 +20,7 @@ from classifier.scorer import Score, Scorer, View
 
 @pytest.fixture(scope="module")
 def scorer() -> Scorer:
+    """The shipped one."""
     return Scorer.load()
 
 
@@ -57,7 +58,13 @@ def test_every_language_is_scored(scorer: Scorer, language: str):
 
 def test_the_order_of_keys_is_irrelevant(scorer: Scorer):
     """A body with its keys in another order has the same score."""
-    body = {"messages": [{"role": "user", "content": "Sort: b, a"}], "temperature": 0.5, "max_tokens": 50, "n": 1, "stop": ["x"]}
+    body = {
+        "messages": [{"role": "user", "content": "Sort: b, a"}],
+        "temperature": 0.5,
+        "max_tokens": 50,
+        "n": 1,
+        "stop": ["x"],
+    }
 
     assert scorer.score(View.of(body)) == scorer.score(View.of(dict(reversed(body.items()))))
 
@@ -73,10 +80,13 @@ def test_features_the_artefact_does_not_weigh_change_nothing(scorer: Scorer):
 @pytest.mark.parametrize(
     ("predictable", "open_ended"),
     [
-        ("Count from 1 to 100, separated by commas. Output only the numbers.", "Write a short story about a lonely lighthouse keeper."),
+        ("Count from 1 to 100, separated by commas. Output only the numbers.",
+         "Write a short story about a lonely lighthouse keeper."),
         ("Repeat the sentence 'the sky is blue' 20 times, one per line.", "What should I think about when I choose a career?"),
-        ("Convert this CSV to JSON.\n\nid,name,city\n1,Ann,Bonn\n2,Bob,Rome\n3,Cid,Oslo", "Translate into Polish: Good morning, how did you sleep?"),
-        ("Rename foo to bar and return the whole code.\n```python\ndef foo(x):\n    return foo(x - 1)\n```", "Compose a poem about the sea in winter."),
+        ("Convert this CSV to JSON.\n\nid,name,city\n1,Ann,Bonn\n2,Bob,Rome\n3,Cid,Oslo",
+         "Translate into Polish: Good morning, how did you sleep?"),
+        ("Rename foo to bar and return the whole code.\n```python\ndef foo(x):\n    return foo(x - 1)\n```",
+         "Compose a poem about the sea in winter."),
     ],
 )  # fmt: skip
 def test_predictable_requests_score_above_open_ones(scorer: Scorer, predictable: str, open_ended: str):
@@ -108,7 +118,9 @@ def test_explanations_add_up(scorer: Scorer):
     parts = scorer.explain(view, top=100_000)
     mean = float(weights.bias[0]) + float(weights.liken(np.zeros(len(NAMES), np.float32)) @ weights.likeness[:, 0])
 
-    assert sum(part.effect for part in parts) + mean == pytest.approx(np.log(scorer.score(view).acceptance_length), abs=1e-4)
+    assert sum(part.effect for part in parts) + mean == pytest.approx(
+        np.log(scorer.score(view).acceptance_length), abs=1e-4
+    )
     assert [abs(part.effect) for part in parts] == sorted((abs(part.effect) for part in parts), reverse=True)
     assert scorer.explain(view, top=3) == parts[:3]
     assert scorer.explain(view, top=0) == []
@@ -135,7 +147,9 @@ def test_features_are_exported_without_text(scorer: Scorer):
     measured = Measured(np.array(features["cues"]), np.array(features["words"]))
 
     assert "secret" not in json.dumps(features)
-    assert scorer.score_measured(measured).acceptance_length == pytest.approx(scorer.score(view).acceptance_length, rel=1e-3)
+    assert scorer.score_measured(measured).acceptance_length == pytest.approx(
+        scorer.score(view).acceptance_length, rel=1e-3
+    )
 
 
 def test_serving_imports_numpy_alone():
