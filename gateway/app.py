@@ -9,6 +9,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Mapping, MutableMapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,7 @@ class Gateway:
     def _apply(self, config: Config) -> None:
         live = self.pipeline.live
         live.pools.apply(config, self._env)
+        live.pools.price(config, datetime.now(UTC).date())
         live.tenants.reload(config)
         self._quotas.keep(live.tenants.limits())
         live.upstream.apply(config.limits)
@@ -261,6 +263,7 @@ def _build(config: Config, env: Mapping[str, str], metrics: Metrics, quotas: Quo
     scorer = Scorer.load(Path(artefact) if artefact else None)
     curves = Curves(scorer.prior_curve, _settings(config), artefact=scorer.version)
     pools = Pools(config, env)
+    pools.price(config, datetime.now(UTC).date())
     upstream = Upstream(pools, config.limits)
     learning = Learning(pools, curves)
     seed = config.routing.seed

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -134,8 +135,9 @@ class Beside:
         )
 
     def set_gauges(self) -> None:
-        """Set the figures of pools, limits and books as they are now."""
+        """Set the figures of pools, limits and books as they are now, and take the prices of today."""
         now = self._live.clock()
+        self._live.pools.price(self._live.config, datetime.now(UTC).date())
         for pool in self._live.pools:
             counts = dict.fromkeys(REPLICA_STATES, 0)
             for replica in pool.replicas:
@@ -147,6 +149,7 @@ class Beside:
                 running=pool.running,
                 waiting=pool.turns.waiting,
                 slots=pool.config.slots * len(pool.replicas),
+                usd_per_hour=pool.usd_per_hour,
             )
             if pool.config.speculative:
                 points = self._live.curves.points(pool.view(now), 0.0, time.time())

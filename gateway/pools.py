@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date
 
 from gateway import http1
 from gateway.breaker import Breaker
@@ -99,10 +100,15 @@ class Pool:
         self._supports = frozenset(config.supports)
         for replica in replicas:
             replica.pool = self
-        self.price_per_slot_second = config.price_per_hour / 3600.0 / config.slots
+        self.price(config.price_per_hour)
 
     def __repr__(self) -> str:
         return f"<Pool {self.name} {self.running}/{self.config.slots * len(self.replicas)} {self.replicas}>"
+
+    def price(self, usd_per_hour: float) -> None:
+        """Take what a replica costs now, in US dollars."""
+        self.usd_per_hour = usd_per_hour
+        self.price_per_slot_second = usd_per_hour / 3600.0 / self.config.slots
 
     @property
     def running(self) -> int:
@@ -265,6 +271,11 @@ class Pools:
             before[gone].turns.wake(before[gone].turns.waiting)  # they look elsewhere
         for replica in kept.values():
             replica.client.retire()  # running streams end by themselves
+
+    def price(self, config: Config, day: date) -> None:
+        """Take the prices that hold on a UTC day."""
+        for pool in self:
+            pool.price(config.usd_per_hour(pool.config, day))
 
     def close(self) -> None:
         """Close every connection."""

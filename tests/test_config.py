@@ -6,6 +6,7 @@ import copy
 import re
 import tomllib
 from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,17 @@ def only_problem(raw: Mapping[str, Any], env: Mapping[str, str] | None = None) -
     """Return the one thing that is wrong with some tables."""
     (problem,) = problems(raw, env)
     return problem
+
+
+def test_prices_change_on_their_day_and_are_told_in_dollars() -> None:
+    """The latest price that has begun holds, the undated one before all others, and one rate turns them into dollars."""
+    prices = [{"from": date(2027, 3, 1), "per_hour": 5.0}, {"from": date(2027, 1, 1), "per_hour": 3.0}]
+    dated = changed(pool__0__price_per_hour=2.0, pool__0__price=prices, currency={"name": "EUR", "usd": 1.1})
+    config = parse(dated, {})
+    days = [date(2026, 12, 31), date(2027, 1, 1), date(2027, 2, 28), date(2027, 12, 1)]
+
+    assert [config.usd_per_hour(config.pools[0], day) for day in days] == pytest.approx([2.2, 3.3, 3.3, 5.5])
+    assert config.warnings == parse(changed(pool__0__price_per_hour=2.0), {}).warnings
 
 
 def test_names_and_aliases_lead_to_the_model() -> None:
@@ -189,6 +201,15 @@ def test_a_trailing_slash_of_a_replica_does_not_matter() -> None:
         (
             {"pool__1__replica": []},
             "pool[1].replica: there is none; add [[pool.replica]] with a url, or [pool.embedded]",
+        ),
+        (
+            {
+                "pool__0__price": [
+                    {"from": date(2027, 1, 1), "per_hour": 1.0},
+                    {"from": date(2027, 1, 1), "per_hour": 2.0},
+                ]
+            },
+            "pool[0].price: 2 of them hold from 2027-01-01 on; keep one",
         ),
         ({"tenant__0__models": ["demmo"]}, "tenant[0].models[0]: there is no model 'demmo'; did you mean \"demo\"?"),
         (
@@ -383,7 +404,7 @@ def test_every_setting_is_in_the_committed_file() -> None:
     for path, section in TABLES.items():
         if path:
             known = {field.alias or name for name, field in section.model_fields.items()}
-            known -= {"embedded", "replica", "budget"}
+            known -= {"embedded", "replica", "budget", "price"}
             assert known == told[".".join(path)], f"[{'.'.join(path)}]"
 
 

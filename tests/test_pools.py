@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import date
 from typing import Any
 
 import pytest
@@ -328,3 +329,13 @@ def test_a_pool_s_credential_comes_from_the_environment(monkeypatch: pytest.Monk
 
     assert pools["spec"].authorization == b"Bearer k"
     assert pools["base"].authorization is None
+
+
+def test_a_pool_takes_the_price_of_the_day() -> None:
+    """From the day on which a price begins to hold, calls pay that one."""
+    dated = config(A, price_per_hour=14.4, slots=4, price=[{"from": date(2027, 1, 1), "per_hour": 28.8}])
+    pools = Pools(dated, {})
+    for day, price in ((date(2026, 12, 31), 0.001), (date(2027, 1, 1), 0.002)):
+        pools.price(dated, day)
+        assert pools["spec"].price_per_slot_second == pytest.approx(price)
+        assert pools["spec"].view(0.0).price_per_slot_second == pytest.approx(price)

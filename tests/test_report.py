@@ -22,7 +22,7 @@ from gateway.store import Batch, Row, open_store
 
 FIRST, LAST = date(2026, 11, 1), date(2026, 11, 3)
 NOW = datetime(2026, 11, 3, 12, tzinfo=UTC)
-POOLS = config_for({"spec": ["http://127.0.0.1:9"], "base": ["http://127.0.0.1:10"]}).pools
+PRICED = config_for({"spec": ["http://127.0.0.1:9"], "base": ["http://127.0.0.1:10"]})
 ODD = "$x$ & <b>Sons</b>"  # a tenant's name may hold no such signs today, and the page is no place to rely on that
 
 
@@ -51,7 +51,7 @@ ROWS = (
 
 def told(*rows: Row) -> Facts:
     """Return the facts of some rows."""
-    return facts(rows, POOLS, first=FIRST, last=LAST, now=NOW)
+    return facts(rows, PRICED, first=FIRST, last=LAST, now=NOW)
 
 
 class Outline(HTMLParser):
@@ -97,8 +97,17 @@ def test_idle_is_bounded_by_now() -> None:
 
     assert found.capacity_usd == pytest.approx(2 * 18.0 * 60)
     assert found.idle_usd == pytest.approx(2 * 18.0 * 60 - 3.5)
-    early = facts(ROWS, POOLS, first=FIRST, last=LAST, now=datetime(2026, 10, 1, tzinfo=UTC))
+    early = facts(ROWS, PRICED, first=FIRST, last=LAST, now=datetime(2026, 10, 1, tzinfo=UTC))
     assert (early.capacity_usd, early.idle_usd) == (0.0, 0.0)
+
+
+def test_each_day_costs_its_own_price() -> None:
+    """A price that holds from a day on counts from that day on, in dollars."""
+    dearer = {"price": [{"from": date(2026, 11, 2), "per_hour": 36.0}]}
+    config = config_for({"base": ["http://127.0.0.1:10"]}, pools={"base": dearer}, currency={"name": "EUR", "usd": 1.5})
+    found = facts((), config, first=FIRST, last=LAST, now=NOW)
+
+    assert found.capacity_usd == pytest.approx(1.5 * (24 * 18.0 + 36 * 36.0))
 
 
 def test_the_page_needs_nothing_else() -> None:

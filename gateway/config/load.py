@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.config import rules
+from gateway.config.prices import Currency, Price
 from gateway.config.schema import (
     IN_WORDS,
     Budget,
@@ -23,11 +24,11 @@ from gateway.config.schema import (
     PoolConfig,
     Replica,
     Routing,
-    Section,
     Server,
     Store,
     TenantConfig,
 )
+from gateway.config.section import Section
 
 # The tables of the file by their key path without indices, for hints at misspelt keys.
 TABLES: Final[Mapping[tuple[str, ...], type[Section]]] = {
@@ -41,6 +42,8 @@ TABLES: Final[Mapping[tuple[str, ...], type[Section]]] = {
     ("routing",): Routing,
     ("tenant",): TenantConfig,
     ("tenant", "budget"): Budget,
+    ("pool", "price"): Price,
+    ("currency",): Currency,
     ("store",): Store,
     ("classifier",): Classifier,
 }
@@ -92,7 +95,7 @@ def _problem(error: ErrorDetails) -> str:
             return f"{where}: there is no such setting{rules.did_you_mean(str(key), _keys(table))}"
         case "missing":
             return f"{where}: is missing"
-        case "tuple_type" if where in {"model", "pool", "tenant"} or where.endswith((".replica", ".budget")):
+        case "tuple_type" if where in {"model", "pool", "tenant"} or where.endswith((".replica", ".budget", ".price")):
             return f"{where}: is a list of tables; write [[{'.'.join(_plain(error['loc']))}]]"
         case "model_type" | "model_attributes_type":
             return f"{where}: must be a table of settings"

@@ -95,9 +95,18 @@ def _pools(raw: Table) -> Iterator[str]:
         if row.get("kind") == "speculative" and "window" not in row:
             yield f"{path}.window: is missing; a speculative pool drafts so many tokens per step, such as 7"
         yield from _both(row, path)
+        yield from _prices(row, path)
         for key in ("window", "drafter", "draft", "greedy_only"):
             if row.get("kind") == "baseline" and row.get(key):
                 yield f'{path}.{key}: means nothing on a baseline pool; remove it or set kind = "speculative"'
+
+
+def _prices(pool: Table, path: str) -> Iterator[str]:
+    """Of prices that hold from a day on there is one for each day."""
+    days = Counter(str(row.get("from")) for _, row in _rows(pool, "price"))
+    yield from (
+        f"{path}.price: {times} of them hold from {day} on; keep one" for day, times in days.items() if times > 1
+    )
 
 
 def _replicas(raw: Table) -> Iterator[str]:

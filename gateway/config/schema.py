@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+from datetime import date
 from functools import cached_property
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from gateway.config.exposure import exposure
+from gateway.config.prices import CURRENCY, Currency, Price, price_on
+from gateway.config.section import Amount, Count, Many, Seconds, Section, Share, Some, Text
 
-Item = TypeVar("Item")
-Many = Annotated[tuple[Item, ...], Field(strict=False)]  # TOML knows lists only; what is in them stays strict
-Count = Annotated[int, Field(ge=0)]
-Some = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0)]
-Amount = Annotated[float, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Text = Annotated[str, StringConstraints(min_length=1)]
 # Names travel in response headers, metric labels and file names.
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 # Model names may look like a repository's ("Qwen/Qwen3-32B") or a fine-tune's ("ft:gpt-4o:org").
@@ -38,6 +33,7 @@ IN_WORDS: Final = {
     ENV_NAME: "must be the name of an environment variable, never the secret itself",
     DIGEST: "must be a SHA-256 digest, 64 hex digits in lower case, never the key itself",
     URL_PATH: 'must be a path such as "/health"',
+    CURRENCY: 'must be three capital letters, such as "EUR"',
 }
 Name = Annotated[str, StringConstraints(pattern=NAME)]
 ModelName = Annotated[str, StringConstraints(pattern=MODEL_NAME)]
@@ -83,12 +79,6 @@ def _replica_url(url: str) -> str:
     if parts.path not in {"", "/"} or parts.query or parts.fragment or url.endswith(("?", "#")):
         raise ValueError("must end after the port; paths such as /v1 are added by the gateway")
     return url.rstrip("/")
-
-
-class Section(BaseModel):
-    """One table of the file: unknown keys are errors, numbers are finite, nothing changes after reading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Server(Section):
@@ -172,7 +162,8 @@ class PoolConfig(Section):
     step_seconds: Seconds  # 0.045 baseline, 0.105 speculative unless set
     step_growth: Amount = 0.0  # relative growth of the step time per further running request
     ttft_seconds: Amount = 0.1
-    price_per_hour: Amount = 0.0  # US dollars per replica
+    price_per_hour: Amount = 0.0  # per replica, in the configured currency
+    prices: Many[Price] = Field(default=(), alias="price")  # that hold later
     greedy_only: bool = False
     max_model_len: Some | None = None
     supports: Many[Feature]  # by kind unless set
@@ -203,6 +194,10 @@ class PoolConfig(Section):
             "supports": tuple(name for name in FEATURES if name not in lacks),
         }
         return derived | raw
+
+    def price_on(self, day: date) -> float:
+        """Return what a replica costs per hour on a UTC day, in the configured currency."""
+        return price_on(day, self.prices, self.price_per_hour)
 
     @property
     def speculative(self) -> bool:
@@ -287,6 +282,7 @@ class Config(Section):
     models: Many[Model] = Field(alias="model")
     pools: Many[PoolConfig] = Field(alias="pool")
     routing: Routing = Routing()
+    currency: Currency = Currency()
     tenants: Many[TenantConfig] = Field(alias="tenant")
     store: Store = Store()
     classifier: Classifier = Classifier()
@@ -309,13 +305,17 @@ class Config(Section):
         """Return the pools that serve the model of this name (no alias), in the file's order."""
         return tuple(pool for pool in self.pools if pool.model == model)
 
+    def usd_per_hour(self, pool: PoolConfig, day: date) -> float:
+        """Return what a replica of a pool costs per hour on a UTC day, in US dollars."""
+        return pool.price_on(day) * self.currency.usd
+
     @property
     def warnings(self) -> tuple[str, ...]:
         """What works but deserves a word at start-up, each a sentence with its key path."""
         found = [
             f"pool[{i}].price_per_hour: not set, so every call of {pool.name} costs nothing; set it to see real cost"
             for i, pool in enumerate(self.pools)
-            if pool.price_per_hour == 0
+            if pool.price_per_hour == 0 and not pool.prices
         ]
         if self.server.workers > 1 and self.store.kind == "memory":
             found.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any, Final
 
 from gateway.config import Config
@@ -35,7 +35,8 @@ class Sight:
 
 async def overview(sight: Sight, time: float) -> dict[str, Any]:
     """Return it; `time` is a Unix time. A Store that is away leaves today's money out and says so."""
-    day = datetime.fromtimestamp(time, UTC).date().isoformat()
+    today = datetime.fromtimestamp(time, UTC).date()
+    day = today.isoformat()
     rows: Sequence[Row] = ()
     trouble = None
     try:
@@ -62,7 +63,7 @@ async def overview(sight: Sight, time: float) -> dict[str, Any]:
         ),
         "money": {
             "now": now,
-            "idle_usd_per_hour": _idle(sight.config, now["usd_per_hour"]),
+            "idle_usd_per_hour": _idle(sight.config, now["usd_per_hour"], today),
             "today": None if trouble else _today(rows, day),
         },
         "lately": lately.series(steps, time),
@@ -79,9 +80,9 @@ def _with_others(pool: Mapping[str, Any], others: Iterable[Told]) -> dict[str, A
     return {**pool, "running": pool["running"] + sum(each.running.get(pool["name"], 0) for each in others)}
 
 
-def _idle(config: Config, paid_per_hour: float) -> float:
+def _idle(config: Config, paid_per_hour: float, today: date) -> float:
     """Return the dollars per hour that pools cost and no call pays at the pace of now."""
-    whole = sum(pool.price_per_hour * len(pool.replicas) for pool in config.pools)
+    whole = sum(config.usd_per_hour(pool, today) * len(pool.replicas) for pool in config.pools)
     return idle(whole, 1, 3600, paid_per_hour)
 
 

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         config = load(args.config)
         rows = asyncio.run(_rows(config, args.first.isoformat(), args.last.isoformat()))
-        found = facts(rows, config.pools, first=args.first, last=args.last, now=now)
+        found = facts(rows, config, first=args.first, last=args.last, now=now)
         _write(found, args, now)
     except ConfigError as error:
         print("\n".join(f"{args.config}: {problem}" for problem in error.problems), file=sys.stderr)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
-from gateway.config import PoolConfig
+from gateway.config import Config, PoolConfig
 from gateway.ledger.cost import idle
 from gateway.ledger.report import Report, figures
 from gateway.record import OUTCOMES
@@ -57,21 +57,21 @@ class Facts:
         return self.policies[1].usd - self.policies[0].usd
 
 
-def facts(rows: Iterable[Row], pools: Iterable[PoolConfig], *, first: date, last: date, now: datetime) -> Facts:
+def facts(rows: Iterable[Row], config: Config, *, first: date, last: date, now: datetime) -> Facts:
     """Work a report out; `now` bounds what the pools can have cost so far."""
-    kept, pools = tuple(rows), tuple(pools)
+    kept = tuple(rows)
     span = tuple(first + timedelta(days=n) for n in range((last - first).days + 1))
     whole = _report(kept, first, last, ())
     total = figures(whole.total.measures)
     outcomes = {name: whole.total.measures.get(f"outcome_{name}", 0.0) for name in OUTCOMES}
-    capacity = _capacity(pools, first, last, now)
+    capacity = _capacity(config, span, now)
     cost = total["cost_usd"] or 0.0
     return Facts(
         first=first,
         last=last,
         days=span,
         total=total,
-        speculative=frozenset(pool.name for pool in pools if pool.speculative),
+        speculative=frozenset(pool.name for pool in config.pools if pool.speculative),
         spent=_daily(kept, span, "cost_usd"),
         calls=_daily(kept, span, "calls"),
         baseline=_sums(kept, span, "counterfactual_baseline_usd"),
@@ -119,12 +119,14 @@ def _policies(total: Amounts) -> tuple[Policy, ...]:
     return (*found, Policy("Fixed threshold", fixed, fixed, fixed))
 
 
-def _capacity(pools: Iterable[PoolConfig], first: date, last: date, now: datetime) -> float:
-    """Return what the pools cost from the first day's midnight, UTC, to the last day's end or now."""
-    begin = datetime(first.year, first.month, first.day, tzinfo=UTC)
-    end = min(datetime(last.year, last.month, last.day, tzinfo=UTC) + timedelta(days=1), now)
-    hours = max(0.0, (end - begin).total_seconds() / 3600)
-    return sum(pool.price_per_hour * _replicas(pool) for pool in pools) * hours
+def _capacity(config: Config, span: Iterable[date], now: datetime) -> float:
+    """Return what the pools cost over these days, UTC, up to now, at each day's prices."""
+    whole = 0.0
+    for day in span:
+        elapsed = (now - datetime(day.year, day.month, day.day, tzinfo=UTC)) / timedelta(hours=1)
+        hours = min(24.0, max(0.0, elapsed))
+        whole += hours * sum(config.usd_per_hour(pool, day) * _replicas(pool) for pool in config.pools)
+    return whole
 
 
 def _replicas(pool: PoolConfig) -> int:

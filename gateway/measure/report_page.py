@@ -147,8 +147,8 @@ def _usd(amount: float | None) -> str:
 _NOTES: Final = """
 <p><b>Spent</b> is the time that calls held a slot of an engine, at the pool's price per slot and second. Calls of a pool
 whose slots are all busy pay exactly what it costs.</p>
-<p><b>Idle</b> is what the pools cost and no call paid, at the prices and replicas that are configured now, from the first
-day's midnight to the last day's end or to now. It belongs to no tenant.</p>
+<p><b>Idle</b> is what the pools cost and no call paid, at each day's price and the replicas that are configured now, from
+the first day's midnight to the last day's end or to now. It belongs to no tenant.</p>
 <p><b>Saved</b> compares with what the same answers would have cost on baseline, by its step time at the load it had and the
 acceptance that the curve expected, without the queues that all calls there would have caused. The range bounds 80 % of what
 the uncertainty of acceptance leaves.</p>

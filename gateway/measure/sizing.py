@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from gateway.config.schema import Amount, Count, Seconds, Section, Share, Some, Text
+from gateway.config.section import Amount, Count, Seconds, Section, Share, Some, Text
 
 HOURS_PER_MONTH: Final = 730.0  # a twelfth of a year
 MAX_REPLICAS: Final = 10_000

@@ -80,7 +80,7 @@ class Calls:
     def reload(self, config: Config) -> None:
         """Take the names and prices of a configuration, and begin the rows that must not be missed."""
         self._rows.clear()
-        self._free = frozenset(pool.name for pool in config.pools if pool.price_per_hour == 0)
+        self._free = frozenset(pool.name for pool in config.pools if pool.price_per_hour == 0 and not pool.prices)
         families = self._families
         for pool in config.pools:
             for tenant in self._known.tenants_of(pool.model, config):

@@ -92,10 +92,11 @@ class Metrics:
         running: int = 0,
         waiting: int = 0,
         slots: int = 0,
+        usd_per_hour: float | None = None,
     ) -> None:
-        """Set how a pool is: seconds per verification step at the load now, replicas by state, load and room.
+        """Set how a pool is: seconds per verification step at the load now, replicas by state, load, room and price.
 
-        What the replicas cost since the last time counts, whatever their state.
+        What the replicas cost since the last time counts, whatever their state, at the price of that time.
         """
         pool = self._known.pool(name)
         now = self._clock()
@@ -103,6 +104,9 @@ class Metrics:
         self._paid_until[pool] = now
         spent = self._prices.get(name, 0.0) * sum(replicas.values()) * seconds / 3600
         self._states.capacity.row(pool).value += spent
+        if usd_per_hour is not None:
+            self._prices[name] = usd_per_hour
+            self._states.price.labels(pool).set(usd_per_hour)
         self._states.step_seconds.labels(pool).set(step_seconds)
         self._states.running.labels(pool).set(running)
         self._states.waiting.labels(pool).set(waiting)
@@ -175,9 +179,9 @@ class Metrics:
         self._calls.reload(config)
         self._engines.also_as_vllm = config.server.engine_metrics
         states.forget()
-        self._prices = {pool.name: pool.price_per_hour for pool in config.pools}
+        self._prices = {pool.name: pool.price_per_hour * config.currency.usd for pool in config.pools}
         for pool in config.pools:
-            states.price.labels(pool.name).set(pool.price_per_hour)
+            states.price.labels(pool.name).set(self._prices[pool.name])
             states.capacity.row(pool.name)
             states.pool_info.labels(pool.name, pool.model, pool.kind, pool.revision).set(1)
             for guard in self._guards if pool.speculative else ():
