@@ -20,7 +20,8 @@ BUDGETS: Final = {"chat of 1.5 KB": 150.0, "chat of 500 KB": 1_000.0}  # microse
 RESIDENT: Final = 30.0  # MiB that serving may add to an interpreter that has numpy
 
 # A question with code in it, as long as many are.
-_QUESTION: Final = """I have a small service that reads orders from a queue and writes them to a table. Since last week it is slow.
+_QUESTION: Final = """\
+I have a small service that reads orders from a queue and writes them to a table. Since last week it is slow.
 
 ```python
 import json
@@ -51,19 +52,20 @@ What I have tried so far:
 
 The table has about four million rows and an index on customer. Inserting a hundred rows by hand takes 20 ms, so I do not think
 that the database is to blame. Could you please rewrite the function so that it is faster, keep its signature, and explain in a
-few sentences what was slow? Please return the whole code and not only what changed. If you need to know more about the queue, it
+is an ordinary one from the standard library, and orders arrive in bursts of a few thousand, several times an hour.
 is an ordinary one from the standard library, and the orders arrive in bursts of a few thousand, several times an hour.
 """
 _RESIDENT: Final = """
-import resource, sys
+import sys
 import numpy, json, hashlib, base64
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4 / 1024  # pages of 4 KiB
+before = resident()
 from classifier.scorer import Scorer, View
 scorer = Scorer.load()
 for i in range(200):
     scorer.score(View.of({"messages": [{"role": "user", "content": "word %d " % i * 300}]}))
-after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print((after - before) / 1024, "sklearn" in sys.modules or "scipy" in sys.modules)
+print(resident() - before, "sklearn" in sys.modules or "scipy" in sys.modules)
 """
 
 
@@ -71,11 +73,7 @@ def bodies() -> dict[str, dict[str, Any]]:
     """A chat of one question, and a long one."""
     turns = [{"role": ("user", "assistant")[i % 2], "content": _QUESTION * 28} for i in range(11)]
     return {
-        "chat of 1.5 KB": {
-            "messages": [{"role": "user", "content": _QUESTION[:1500]}],
-            "temperature": 0,
-            "max_tokens": 512,
-        },
+        "chat of 1.5 KB": {"messages": [{"role": "user", "content": _QUESTION}], "temperature": 0},
         "chat of 500 KB": {"messages": turns, "temperature": 0, "max_tokens": 512},
     }
 

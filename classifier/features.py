@@ -100,13 +100,13 @@ def hash_of(word: str) -> int:
 _CUE_NAMES, _TONGUE_NAMES = tuple(CUES), tuple(TONGUES)
 
 
-def _lexicon() -> tuple[npt.NDArray[np.uint64], Floats]:
+def _lexicon() -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.float32]]:
     groups: dict[int, list[int]] = {}
     for column, words in enumerate([*CUES.values(), *TONGUES.values()]):
         for word in words.split():
             groups.setdefault(hash_of(word), []).append(column)
     keys = np.array(sorted(groups), np.uint64)
-    table = np.zeros((len(keys), len(CUES) + len(TONGUES)))
+    table = np.zeros((len(keys), len(CUES) + len(TONGUES)), np.float32)
     for row, key in enumerate(keys):
         table[row, groups[int(key)]] = 1.0
     return keys, table
@@ -175,7 +175,9 @@ def _hints(hashes: npt.NDArray[np.uint64]) -> tuple[Floats, Floats, Floats]:
     place = np.flatnonzero(_KEYS[at] == hashes)
     first, last = INSTRUCTION
     asked = (place < first) | (place >= max(first, hashes.size - last))
-    sums = np.array((asked, place < 8, np.ones(place.size)), np.float64) @ _MEMBERS[at[place]]
+    scopes = np.ones((3, place.size), np.float32)
+    scopes[0], scopes[1] = asked, place < 8
+    sums = (scopes @ _MEMBERS[at[place]]).astype(np.float64)
     return sums[0, :_N_CUES], sums[1, :_N_CUES], sums[2, _N_CUES:]
 
 

@@ -57,7 +57,8 @@ class Weights:
 
     def standardise(self, cues: Floats) -> Array:
         """Cues in standard deviations from their means, clipped; (c) or (n, c)."""
-        return np.clip((cues - self.centre) * self.scale, -CLIP, CLIP).astype(np.float32)
+        z: Array = (cues.astype(np.float32) - self.centre) * self.scale
+        return np.minimum(np.maximum(z, -CLIP, out=z), CLIP, out=z)
 
     def liken(self, z: Array) -> Array:
         """Likeness in (0, 1] of standardised cues to each prototype."""
