@@ -19,6 +19,8 @@ from gateway.reply import Broken, Reply
 MAX_HEAD_BYTES = 65536  # an engine's status line and headers; h11 and nginx allow less
 MAX_IDLE_SECONDS = 4.0  # uvicorn, and so vLLM, closes idle connections after 5 s
 
+_LOOKS = 3  # turns of the loop after the time to connect is over, in which it may still turn out to be
+
 
 class Connection(asyncio.Protocol):
     """One connection to the origin, carrying one reply at a time."""
@@ -269,17 +271,28 @@ class Client:
             return connection
         return None
 
+    def _keep(self, opening: asyncio.Task[tuple[asyncio.Transport, Connection]]) -> None:
+        if not opening.cancelled() and opening.exception() is None:
+            self.idle(opening.result()[1])
+
     async def _connect(self) -> Connection:
         self.loop = asyncio.get_running_loop()
+        opening = self.loop.create_task(
+            self.loop.create_connection(lambda: Connection(self), self._host, self._port, ssl=self._tls)
+        )
         try:
-            async with asyncio.timeout(self._connect_seconds):
-                _, connection = await self.loop.create_connection(
-                    lambda: Connection(self), self._host, self._port, ssl=self._tls
-                )
-        except TimeoutError:
-            raise Broken(
-                f"no connection to {self._host}:{self._port} in {self._connect_seconds} s", seen=False
-            ) from None
+            await asyncio.wait({opening}, timeout=self._connect_seconds)
+            for _ in range(_LOOKS):  # a busy loop is told of its timers before it is told of connections
+                if not opening.done():
+                    await asyncio.sleep(0)
+            if not opening.done():
+                raise Broken(f"no connection to {self._host}:{self._port} in {self._connect_seconds} s", seen=False)
+            _, connection = opening.result()
         except OSError as error:
             raise Broken(f"no connection to {self._host}:{self._port}: {error}", seen=False) from None
+        except asyncio.CancelledError:
+            opening.add_done_callback(self._keep)  # it may be there already: somebody else can have it
+            raise
+        finally:
+            opening.cancel()
         return connection

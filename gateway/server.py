@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
+
+from gateway.listener import Listener
 
 
 class DrainingServer(uvicorn.Server):
@@ -31,6 +34,20 @@ class DrainingServer(uvicorn.Server):
         self._drain_seconds = drain_seconds
         self._notice_seconds = notice_seconds
         self._drain: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application, then listen on its sockets."""
+        if not sockets:
+            await super().startup(sockets)
+            return
+        await super().startup([])
+        self.servers = [Listener(sock, self._protocol, self.config.ssl) for sock in sockets]  # type: ignore[misc]
+
+    def _protocol(self) -> asyncio.Protocol:
+        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin the drain on SIGTERM; SIGINT, or a second signal, stops at once.
