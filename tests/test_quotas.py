@@ -181,6 +181,15 @@ def used(calls: list[Finished]) -> int:
     return sum(call.prompt_tokens + call.completion_tokens for call in calls)
 
 
+def series(page: str, name: str, **labels: str) -> float | None:
+    """Return the value of one series of a metrics page, None when there is none."""
+    for line in page.splitlines():
+        found = line.partition("{")[0].partition(" ")[0] == name
+        if found and all(f'{label}="{value}"' in line for label, value in labels.items()):
+            return float(line.rpartition(" ")[2])
+    return None
+
+
 def shared_config(engine: Engine, store: Path, **tenant: Any) -> Config:
     """Return a configuration with a SQLite Store."""
     return config_for(
@@ -221,10 +230,10 @@ async def test_refusals_carry_the_limits_and_are_counted(tmp_path: Path) -> None
 
     assert refusal.headers["x-ratelimit-limit-tokens"] == "600"
     assert refusal.headers["x-ratelimit-remaining-tokens"] == "0"
-    assert 'draftlane_refusals_total{code="rate_limit_exceeded",tenant="tester"} 1.0' in page
-    assert 'draftlane_limit_used_ratio{limit="tokens_per_minute",tenant="tester"} 1.0' in page
-    assert 'draftlane_books_degraded{part="limits"} 0.0' in page
-    assert "draftlane_ledger_pending_batches" in page
+    assert series(page, "draftlane_refusals_total", code="rate_limit_exceeded", tenant="tester") == 1.0
+    assert series(page, "draftlane_limit_used_ratio", limit="tokens_per_minute", tenant="tester") == 1.0
+    assert series(page, "draftlane_books_degraded", part="limits") == 0.0
+    assert series(page, "draftlane_ledger_pending_batches") is not None
 
 
 async def test_limits_hold_per_process_while_the_store_is_away(tmp_path: Path) -> None:
@@ -240,8 +249,8 @@ async def test_limits_hold_per_process_while_the_store_is_away(tmp_path: Path) -
             page = (await client.get(f"{gateway.url}/metrics")).text
 
     assert answer.status_code == 200
-    assert 'draftlane_books_degraded{part="limits"} 1.0' in page
-    assert 'draftlane_books_degraded{part="store"} 1.0' in page
+    assert series(page, "draftlane_books_degraded", part="limits") == 1.0
+    assert series(page, "draftlane_books_degraded", part="store") == 1.0
 
 
 async def test_a_budget_is_kept_when_the_process_is_not(tmp_path: Path) -> None:

@@ -48,14 +48,14 @@ FULL: Final = Timing(
 )
 FAST: Final = Timing(
     retry_after=0.5,
-    slow=3.0,
-    down=3.0,
-    calls=22,
-    every=0.25,
-    first_token=1.0,
-    idle=1.0,
-    total=4.0,
-    health=1.0,
+    slow=2.4,
+    down=2.0,
+    calls=18,
+    every=0.2,
+    first_token=0.8,
+    idle=0.8,
+    total=3.2,
+    health=0.6,
     limit=30,
     speed=40,
 )
