@@ -291,3 +291,14 @@ def corrected(length: float, factor: float, ceiling: float) -> float:
 def lower_bound(mean: float, variance: float) -> float:
     """Return the lower confidence bound of an acceptance length with a log variance."""
     return max(1.0, mean * exp(-LOWER * sqrt(variance)))
+
+
+def crossing(means: Sequence[float], needed: float) -> float:
+    """Return the score at which a non-decreasing curve of bin centres reaches `needed`: 0 is always, 1 is never."""
+    if means[0] >= needed:
+        return 0.0
+    for index in range(BINS - 1):
+        low, high = means[index], means[index + 1]
+        if high >= needed:
+            return (index + 0.5 + (needed - low) / (high - low)) / BINS
+    return 1.0

@@ -18,12 +18,13 @@ from gateway.routing.curve import (
     Point,
     blended,
     corrected,
+    crossing,
     lower_bound,
     pair,
     square,
 )
 from gateway.routing.economics import NEVER
-from gateway.routing.evidence import Clock, Sums, lesson
+from gateway.routing.evidence import Clock, Sums, lesson, scaled
 from gateway.routing.prior import BINS, axis, bucket
 from gateway.routing.templates import Key, Residual, Templates
 from gateway.routing.view import Settings
@@ -197,14 +198,12 @@ class Curves:
         unadapted = max(1.0, mean * exp(residual.value))
         drifted = corrected(mean, drift, curve.ceiling)
         sums = lesson(m, steps, drifted, trust=trust)
-        index = min(BINS - 1, int(place * BINS))
         damping = (REPEATS / (REPEATS + residual.calls)) ** 2 if template else 1.0
-        curve.tables[heat].seen[index] = now
         if residual.calls >= FEWEST_CALLS:
             surplus = log(m / drifted)
             error = log(m / corrected(unadapted, drift, curve.ceiling))
             self._tell_fits(curve, revision, residual, sums[3], now, surplus=surplus, error=error, damping=damping)
-        self._tell_curve(curve, revision, heat, index, sums, now, damping=damping)
+        self._tell_curve(curve, revision, heat, place, scaled(sums, damping), now)
         self._tell_drift(curve, revision, sums, unadapted, now)
         factor = corrected(unadapted, drift, curve.ceiling) / unadapted
         self._tell_template(key, revision, sums, now, place=log(mean), unadapted=unadapted, factor=factor)
@@ -214,14 +213,14 @@ class Curves:
         grid, scale = self._slow.place(now)
         self._templates.touch((tenant, model, template)).traffic.add(grid, (0.0, 0.0, 0.0, scale))
 
-    def _tell_curve(
-        self, curve: Curve, revision: str, heat: int, index: int, sums: Sums, now: float, *, damping: float
-    ) -> None:
+    def _tell_curve(self, curve: Curve, revision: str, heat: int, place: float, sums: Sums, now: float) -> None:
+        index = min(BINS - 1, int(place * BINS))
+        curve.tables[heat].seen[index] = now
         grid, scale = self._slow.place(now)
-        damped = scaled(sums, scale * damping)
-        curve.learn(heat, index, grid, damped)
+        slow = scaled(sums, scale)
+        curve.learn(heat, index, grid, slow)
         self._outbox.add(
-            ("bins", revision, curve.window, curve.drafter, heat, index, grid * self._slow.half_life), damped
+            ("bins", revision, curve.window, curve.drafter, heat, index, grid * self._slow.half_life), slow
         )
 
     def _tell_drift(self, curve: Curve, revision: str, sums: Sums, unadapted: float, now: float) -> None:
@@ -329,20 +328,3 @@ class Curves:
 
     def _named(self, told: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, list[float]]]:
         return {self._names[namespace]: sums for namespace, sums in told.items()}
-
-
-def scaled(sums: Sums, scale: float) -> Sums:
-    """Return sums times a factor."""
-    weight, tokens, model, calls = sums
-    return (scale * weight, scale * tokens, scale * model, scale * calls)
-
-
-def crossing(means: Sequence[float], needed: float) -> float:
-    """Return the score at which a non-decreasing curve of bin centres reaches `needed`: 0 is always, 1 is never."""
-    if means[0] >= needed:
-        return 0.0
-    for index in range(BINS - 1):
-        low, high = means[index], means[index + 1]
-        if high >= needed:
-            return (index + 0.5 + (needed - low) / (high - low)) / BINS
-    return 1.0

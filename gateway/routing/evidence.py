@@ -108,5 +108,11 @@ def lesson(acceptance: float, steps: float, expected: float, *, trust: float = 1
     return (weight, weight * acceptance, weight * expected, trust * steps / (steps + STEPS_OF_HALF_A_CALL))
 
 
+def scaled(sums: Sums, scale: float) -> Sums:
+    """Return sums times a factor."""
+    weight, tokens, model, calls = sums
+    return (scale * weight, scale * tokens, scale * model, scale * calls)
+
+
 CALL_DEVIATION = 0.15  # of a long call's log acceptance length about its template's
 STEPS_OF_HALF_A_CALL = 22.0  # 0.5 / 0.15²
