@@ -5,9 +5,11 @@ No middleware stands on the scored paths; CORS, when origins are configured, wra
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
+from gateway import trace
 from gateway.encoding import unpack
 from gateway.errors import BadRequest, MethodNotAllowed, NotFound, TooLarge, Unavailable
 from gateway.exchange import Exchange, Sink
@@ -84,13 +86,19 @@ class Api:
         live = self._pipeline.live
         limits = live.config.limits
         headers: list[tuple[bytes, bytes]] = scope["headers"]
+        settings = live.config.server
+        place = None
+        if settings.traces is not None:
+            place = trace.begin(headers, share=settings.trace_share, bits=random.getrandbits, chance=random.random)
+            headers = trace.onto(headers, place)
         exchange = Exchange(
             request_id=request_id_of(headers),
             endpoint=endpoint or "other",
             sinks=self._sinks,
             clock=live.clock,
             artefact=live.scorer.version,
-            keeps_prompt=live.config.server.log_prompts,
+            keeps_prompt=settings.log_prompts,
+            trace=place,
         )
 
         async def opening(exchange: Exchange, read: Read) -> Stream:

@@ -285,7 +285,18 @@ def _build(config: Config, env: Mapping[str, str], metrics: Metrics, quotas: Quo
 
 # What the listener was made with.
 _FIXED = {
-    "server": ("host", "port", "workers", "admin_port", "cors_origins", "tls_cert", "tls_key", "log", "drain_seconds"),
+    "server": (
+        "host",
+        "port",
+        "workers",
+        "admin_port",
+        "cors_origins",
+        "tls_cert",
+        "tls_key",
+        "log",
+        "drain_seconds",
+        "traces",
+    ),
     "limits": ("max_header_bytes", "header_seconds"),
 }
 

@@ -20,6 +20,7 @@ from gateway.metrics import Reading
 from gateway.pools import REPLICA_STATES
 from gateway.scrape import Scrape
 from gateway.steering import Steering
+from gateway.traces import Traces
 
 if TYPE_CHECKING:
     from gateway.admission import Usage
@@ -74,6 +75,10 @@ class Beside:
         ledger, self.settlement = self._open_books(store, receipts)
         for sink in (receipts.append, ledger.append, self.steering, self.lately):
             add_sink(sink)
+        self._traces = None
+        if live.config.server.traces is not None:
+            self._traces = Traces(live.config.server.traces)
+            add_sink(self._traces)
         metrics.engines(self._readings)
 
     def _open_books(self, store: Store, receipts: Receipts) -> tuple[Ledger, Settlement]:
@@ -97,6 +102,8 @@ class Beside:
         self.health.start()
         self.scrape.start()
         self.steering.start()
+        if self._traces is not None:
+            self._traces.start()
         self._gauges = asyncio.create_task(self._keep_gauges())
 
     async def stop(self) -> None:
@@ -107,6 +114,8 @@ class Beside:
         if self._gauges is not None:
             self._gauges.cancel()
             await asyncio.gather(self._gauges, return_exceptions=True)
+        if self._traces is not None:
+            await self._traces.stop()
         await self._client.aclose()
         await self._quotas.stop()
         await self.settlement.stop()

@@ -19,6 +19,7 @@ from gateway.errors import GatewayError, Unavailable
 from gateway.ledger.cost import Terms, attributed, counterfactuals, held
 from gateway.observation import Observation
 from gateway.record import Finished, Outcome
+from gateway.trace import Trace
 from gateway.usage import Speculation, Usage
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Exchange:
     artefact: str = ""
     keeps_prompt: bool = False
     copy_of: str = ""
+    trace: Trace | None = None
     pools: Sequence[Pool] = ()  # of the call's model: where it might have gone
     started: float = 0.0
     tenant: Tenant | None = None
@@ -175,6 +177,7 @@ class Exchange:
             endpoint=self.endpoint,
             tenant=SHADOW if self.copy_of else self.tenant.name if self.tenant else "",
             copy_of=self.copy_of,
+            trace=self.trace,
             conversation=call.conversation if call else "",
             model=self.model,
             stream=bool(call and call.stream),

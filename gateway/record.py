@@ -7,6 +7,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
 from gateway.fact import fact
+from gateway.trace import Trace
 
 if TYPE_CHECKING:
     from classifier.scorer import Score
@@ -64,6 +65,7 @@ class Finished:
     shadow: str = ""  # the pool that policy "shadow" would have chosen
     template: str = ""
     conversation: str = ""  # fingerprint of its beginning, "" where there is none
+    trace: Trace | None = None  # its place in a trace, where calls are traced
     copy_of: str = ""  # the request id of the call that this is a shadow copy of
     temperature: float | None = None
     prompt: str = ""  # the request's body, only where the operator has switched it on

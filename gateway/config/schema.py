@@ -94,6 +94,8 @@ class Server(Section):
     drain_seconds: Amount = 30.0
     log: Literal["json", "off"] = "json"
     log_prompts: bool = False
+    traces: Text | None = None  # a collector's address, to which spans are sent by OTLP over HTTP
+    trace_share: Share = 1.0  # of calls whose caller has not decided about it
     engine_metrics: bool = False  # /metrics tells the engines' counters under vLLM's own names too
     tls_cert: Text | None = None
     tls_key: Text | None = None

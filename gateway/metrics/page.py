@@ -8,7 +8,6 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final, Literal
 
 from prometheus_client import GCCollector, Metric, ProcessCollector
@@ -24,6 +23,7 @@ from gateway.metrics.known import Known
 from gateway.metrics.recent import Recent
 from gateway.metrics.states import States
 from gateway.record import Finished
+from gateway.version import version
 
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 PARTS: Final = ("store", "journal", "loop", "limits")
@@ -66,7 +66,7 @@ class Metrics:
         _recent(self._others, self._families, clock)
         ProcessCollector(registry=self._others)
         GCCollector(registry=self._others)
-        self._states.build.info({"version": _version(), "python": platform.python_version()})
+        self._states.build.info({"version": version(), "python": platform.python_version()})
         for part in PARTS:
             self._states.degraded.labels(part).set(0)
         self._apply(config)
@@ -214,11 +214,3 @@ def _recent(registry: CollectorRegistry, families: Families, clock: Callable[[],
             label="pool",
             clock=clock,
         )
-
-
-def _version() -> str:
-    """The installed distribution's version; a bare source tree has none."""
-    try:
-        return version("draftlane")
-    except PackageNotFoundError:
-        return "source"
