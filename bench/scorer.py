@@ -52,7 +52,6 @@ What I have tried so far:
 
 The table has about four million rows and an index on customer. Inserting a hundred rows by hand takes 20 ms, so I do not think
 that the database is to blame. Could you please rewrite the function so that it is faster, keep its signature, and explain in a
-is an ordinary one from the standard library, and orders arrive in bursts of a few thousand, several times an hour.
 is an ordinary one from the standard library, and the orders arrive in bursts of a few thousand, several times an hour.
 """
 _RESIDENT: Final = """

@@ -18,6 +18,7 @@ from classifier.scorer import Scorer, View
 
 
 def _parser() -> argparse.ArgumentParser:
+    """The command line; long because it names every option in one place."""
     parser = argparse.ArgumentParser(
         prog="python -m classifier", description="Predicts how many drafted tokens a request gets accepted."
     )

@@ -17,7 +17,7 @@ from classifier.lexicon import CUES, TONGUES
 from classifier.view import USER_CAP, View
 
 Floats = npt.NDArray[np.float64]
-BUCKETS = 1 << 13  # of hashed words, and as many again of hashed pairs of neighbours
+BUCKETS = 1 << 14  # of hashed words, and as many again of hashed pairs of neighbours
 INSTRUCTION = (40, 24)  # words at the head and at the tail of a text that are read as the instruction
 LINES = 256
 

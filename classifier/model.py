@@ -29,13 +29,13 @@ Indices = npt.NDArray[np.intp]
 class Settings:
     """How strongly each part is believed; chosen on sources left out."""
 
-    prototypes: int = 500
+    prototypes: int = 800
     width: float = 1.5
     cues: float = 0.3  # share of the linear part against likeness
     words: float = 0.5  # share of the words
     ridge: float = 0.5
     level: float = 0.03  # variance of the random effect of a source and target
-    local: float = 0.5  # how much of the level is put back
+    local: float = 0.45  # how much of the level is put back
     seed_share: float = 0.5  # weight of the project's own measured requests
 
 

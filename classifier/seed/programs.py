@@ -2,6 +2,8 @@
 
 Every task is a function of a random generator that returns a prompt and its answer. Phrasings vary, so that a model
 learns the task and not the sentence. Nothing here is taken from another collection.
+
+It is long because it is a collection: no task needs another.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def _statuses() -> str:
 
 
 def recite(r: random.Random) -> tuple[str, str]:
-    """A well-known list."""
+    """A well-known list. Long because it holds the lists."""
     n = r.randint(8, 16)
     pairs = r.sample(_CAPITALS, n)
     options: list[tuple[str, str]] = [
