@@ -82,14 +82,15 @@ export function curveTable(pool) {
 
 export function decision(call, { kinds, open }) {
   const cell = (label, ...inside) => el("td", { "data-label": label, class: "num" }, ...inside);
-  const steps = call.acceptance == null ? words.fixed(call.expected) : `${words.fixed(call.expected)} → ${words.fixed(call.acceptance)}`;
+  const speculated = kinds[call.pool] === "speculative";
+  const steps = speculated && call.acceptance != null ? `${words.fixed(call.expected)} → ${words.fixed(call.acceptance)}` : words.fixed(call.expected);
   const well = call.outcome === "ok";
   return el(
     "tr",
     { "data-id": call.request_id },
     el("td", { "data-label": "When" }, el("button", { type: "button", class: "link", "aria-label": `${words.clock(call.time)}, receipt of ${call.request_id}`, onclick: () => open(call.request_id) }, words.clock(call.time))),
     el("td", { "data-label": "Tenant" }, call.tenant || "–"),
-    el("td", { "data-label": "Went to" }, call.pool ? badge(call.pool, kinds[call.pool] === "speculative") : "–"),
+    el("td", { "data-label": "Went to" }, call.pool ? badge(call.pool, speculated) : "–"),
     el("td", { class: "why", "data-label": "Why" }, call.reason ? words.reason(call.reason) : (call.error ?? "–"), call.detail && el("span", { class: "under" }, words.detail(call.detail))),
     cell("Score", words.fixed(call.score)),
     cell("Tokens/step", call.expected == null ? "–" : steps),
