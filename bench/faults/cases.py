@@ -87,7 +87,7 @@ def cases(t: Timing) -> tuple[Case, ...]:
             fault={"fault": "429", "count": 1, "retry_after": t.retry_after},
             right="keep the pause, then ask again: the other pool would be later",
             checks=(*sound, c.attempts(2, 2, advisory=True), c.pause(0.9 * t.retry_after), c.gentle(2, t.retry_after)),
-            speed=1.0,  # at which the other pool takes seconds longer
+            speed=0.5 / t.retry_after,  # slow engines: the other pool would take longer than the pause
         ),
         Case(
             id="S02",
