@@ -209,7 +209,11 @@ def fit(sample: Sample, settings: Settings, *, seed: int) -> Weights:
 
 
 def rounded(part: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float32]:
-    """Single precision, six significant digits: what is left does not depend on the order in which a BLAS adds."""
+    """Single precision, six significant digits, and nothing a billion times smaller than the largest number.
+
+    What is left does not depend on the order in which a BLAS adds.
+    """
+    part = np.where(np.abs(part) < 1e-9 * np.max(np.abs(part), initial=0.0), 0.0, part)
     with np.errstate(divide="ignore", invalid="ignore"):
         digits = np.where(part == 0.0, 0.0, 5 - np.floor(np.log10(np.abs(part))))
     step = 10.0 ** np.clip(digits, -30, 30)
