@@ -1,7 +1,8 @@
 """Active health checks: each replica's health path asked every few seconds, on the control plane's own client.
 
 A check decides one thing, `Replica.healthy`: two failures in a row take a replica out, one success brings it back. Traffic
-has its own judge, the breaker; a replica that answers checks and fails calls is held by that one.
+has its own judge, the breaker; a replica that answers checks and fails calls is held by that one. An engine that talks while
+its check times out is not dead: either of us is busy, and calls are better off with it than without.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class HealthChecks:
         *,
         interval_seconds: Callable[[], float] = lambda: INTERVAL_SECONDS,
         chance: Callable[[], float] = random.random,
+        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
+        self._timeout = timeout_seconds
         self._pools = pools
         self._client = client
         self._interval = interval_seconds
@@ -60,9 +63,14 @@ class HealthChecks:
             await asyncio.sleep(self._interval() * (0.75 + 0.5 * self._chance()))
 
     async def _check(self, pool: Pool, replica: Replica) -> None:
+        began = asyncio.get_running_loop().time()
         try:
-            answer = await self._client.get(replica.url + pool.config.health_path, timeout=TIMEOUT_SECONDS)
+            answer = await self._client.get(replica.url + pool.config.health_path, timeout=self._timeout)
             failure = "" if answer.status_code < 400 else f"status {answer.status_code}"
+        except httpx.TimeoutException as error:
+            if replica.client.heard_at > began:
+                return
+            failure = type(error).__name__
         except httpx.HTTPError as error:
             failure = type(error).__name__
         if not failure:

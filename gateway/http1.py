@@ -92,7 +92,7 @@ class Connection(asyncio.Protocol):
             self.abort()  # bytes that nobody asked for
             return
         self._seen = True
-        reply.last_byte_at = self._client.loop.time()
+        reply.last_byte_at = self._client.heard_at = self._client.loop.time()
         if not reply.headers_done:
             self._head_bytes += len(data)
         try:
@@ -194,6 +194,7 @@ class Client:
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._tls = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
         self._retired = False
+        self.heard_at = 0.0  # when any byte came last, loop time
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
         self._prefix = parts.path.rstrip("/").encode()

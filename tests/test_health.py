@@ -129,3 +129,21 @@ async def test_readiness_follows_health() -> None:
             assert engine.seen == []
             replica.healthy = True
             assert (await client.get(gateway.url + "/readyz")).json() == {"status": "ready", "problems": []}
+
+
+async def test_an_engine_that_talks_is_not_dead() -> None:
+    """A check that times out while the engine sends parts of an answer takes nobody out; once it is silent, it does."""
+    part = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    talking: Script = [part, *([b"1\r\nx\r\n", 0.02] * 20), SILENCE]
+    async with checking(talking, [SILENCE], timeout_seconds=0.1) as (health, replica, engine):
+        stream = await replica.client.request(b"POST", b"/v1/chat/completions", [], b"{}")
+        await stream.head()
+        for _ in range(FAILURES_TO_LEAVE):
+            await health.check_all()
+        while_talking = replica.healthy
+        await until(lambda: engine.seen[0].written >= len(part) + 20 * 6)
+        for _ in range(FAILURES_TO_LEAVE):
+            await health.check_all()
+        stream.abort()
+
+    assert (while_talking, replica.healthy) == (True, False)

@@ -30,7 +30,7 @@ def run(count: int, rate: float, seconds: float) -> dict[str, Any]:
             request=files.request,
             expected=files.expected,
             per_connection=ROUNDS,
-            spread_ms=seconds * 300,
+            spread_ms=seconds * 1000,  # so that as many end and begin at any time
         )
         found: dict[str, Any] = {
             "streams": count,
@@ -40,6 +40,8 @@ def run(count: int, rate: float, seconds: float) -> dict[str, Any]:
             "altered": load.differing,
             "failure": load.failure,
             "events_per_second": round(load.events / load.seconds),
+            "first_event_ms_p50": round(load.first_p50 / 1000, 1),
+            "first_event_ms_p99": round(load.first_p99 / 1000, 1),
             "gap_ms_p50": round(load.gap_p50 / 1000, 1),
             "gap_ms_p99": round(load.gap_p99 / 1000, 1),
             "gap_ms_max": round(load.gap_max / 1000, 1),
