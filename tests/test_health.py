@@ -142,6 +142,7 @@ async def test_an_engine_that_talks_is_not_dead() -> None:
             await health.check_all()
         while_talking = replica.healthy
         await until(lambda: engine.seen[0].written >= len(part) + 20 * 6)
+        await asyncio.sleep(0.05)  # the last part is on its way
         for _ in range(FAILURES_TO_LEAVE):
             await health.check_all()
         stream.abort()
