@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 OPERATOR = {"authorization": f"Bearer {ADMIN_KEY}"}
 
 
+# What schemathesis draws by itself, and when, is its affair; whether hypothesis tells so depends on the examples.
+@pytest.mark.filterwarnings("ignore:Do not use the .random. module inside strategies")
 async def test_no_request_of_the_schema_is_a_defect() -> None:
     """Whatever the document lets one send, and what it does not, no answer is a 5xx but for a Store that is away."""
     config = config_for({"spec": ["http://127.0.0.1:9"], "plain": ["http://127.0.0.1:10"]})
