@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ from gateway.control import EngineTransport
 from gateway.health import HealthChecks
 from gateway.learning import SharedCurves
 from gateway.ledger import Ledger, Receipts, Settlement, journal_directory, open_ledger
+from gateway.loop import Loop
 from gateway.metrics import Reading
 from gateway.pools import REPLICA_STATES
 from gateway.scrape import Scrape
@@ -57,7 +57,7 @@ class Beside:
         self._share = share
         self._told: set[tuple[str, str]] = set()  # budgets past their soft share, by tenant and label
         self._client = httpx.AsyncClient(transport=EngineTransport(live.pools))
-        self._gauges: asyncio.Task[None] | None = None
+        self._gauges = Loop(self._keep_gauges)
         self.receipts = receipts = Receipts()
         self.lately = Lately()
         self._colleagues = Colleagues(share.folder, share.name) if share is not None else None
@@ -104,16 +104,14 @@ class Beside:
         self.steering.start()
         if self._traces is not None:
             self._traces.start()
-        self._gauges = asyncio.create_task(self._keep_gauges())
+        self._gauges.start()
 
     async def stop(self) -> None:
         """Stop everything; the books are brought to safety last."""
         await self.health.stop()
         await self.scrape.stop()
         await self.steering.stop()
-        if self._gauges is not None:
-            self._gauges.cancel()
-            await asyncio.gather(self._gauges, return_exceptions=True)
+        await self._gauges.stop()
         if self._traces is not None:
             await self._traces.stop()
         await self._client.aclose()
@@ -199,11 +197,10 @@ class Beside:
                 usage.label,
             )
 
-    async def _keep_gauges(self) -> None:
-        while True:
-            self.set_gauges()
-            if self._share is not None:
-                self._share.leave(self._metrics.render()[0])
-            if self._colleagues is not None:
-                self._colleagues.tell(self._told_by_this())
-            await asyncio.sleep(GAUGE_SECONDS)
+    async def _keep_gauges(self) -> float:
+        self.set_gauges()
+        if self._share is not None:
+            self._share.leave(self._metrics.render()[0])
+        if self._colleagues is not None:
+            self._colleagues.tell(self._told_by_this())
+        return GAUGE_SECONDS

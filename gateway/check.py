@@ -5,18 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 
-from gateway import tls
+from gateway import options, tls
 from gateway.config import ConfigError, load, loose_files
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = subparsers.add_parser("check", help="check a configuration file and tell every problem")
-    parser.add_argument(
-        "--config", default="config.toml", type=Path, help="the configuration file (default: %(default)s)"
-    )
+    options.add_config(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from classifier.scorer import ArtefactError
+from gateway import options
 from gateway.app import Gateway
 from gateway.config import Config, ConfigError, load
 from gateway.errors import GatewayError
@@ -28,9 +29,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--model", help="the model for PROMPT (default: the first of the configuration)")
     parser.add_argument("--temperature", type=float, help="the temperature for PROMPT (default: the engine's own)")
     parser.add_argument("--tenant", help="whose policy applies (default: the first tenant's)")
-    parser.add_argument(
-        "--config", default="config.toml", type=Path, help="the configuration file (default: %(default)s)"
-    )
+    options.add_config(parser)
     parser.add_argument(
         "--url",
         help="ask the gateway running there, with what it has learned; the admin key is in $DRAFTLANE_ADMIN_KEY",

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import httpx
 
+from gateway.loop import Loop
 from gateway.pools import Pool, Pools, Replica
 
 INTERVAL_SECONDS = 3.0
@@ -22,7 +23,7 @@ FAILURES_TO_LEAVE = 2
 _log = logging.getLogger(__name__)
 
 
-class HealthChecks:
+class HealthChecks(Loop):
     """Checks every replica of the pools until stopped; replicas that a reload brings are picked up by themselves."""
 
     def __init__(
@@ -34,33 +35,22 @@ class HealthChecks:
         chance: Callable[[], float] = random.random,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
+        super().__init__(self._again)
         self._timeout = timeout_seconds
         self._pools = pools
         self._client = client
         self._interval = interval_seconds
         self._chance = chance
         self._failures: dict[str, int] = {}
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin checking."""
-        self._task = asyncio.create_task(self._run())
-
-    async def stop(self) -> None:
-        """Stop checking."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
     async def check_all(self) -> None:
         """Check every replica once, side by side."""
         checks = [self._check(pool, replica) for pool in self._pools for replica in pool.replicas]
         await asyncio.gather(*checks)
 
-    async def _run(self) -> None:
-        while True:
-            await self.check_all()
-            await asyncio.sleep(self._interval() * (0.75 + 0.5 * self._chance()))
+    async def _again(self) -> float:
+        await self.check_all()
+        return self._interval() * (0.75 + 0.5 * self._chance())
 
     async def _check(self, pool: Pool, replica: Replica) -> None:
         began = asyncio.get_running_loop().time()

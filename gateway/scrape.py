@@ -17,6 +17,7 @@ import httpx
 
 from gateway import figures
 from gateway.figures import Figures, Interval
+from gateway.loop import Loop
 from gateway.pools import Pool, Pools, Replica
 
 INTERVAL_SECONDS = 8.0
@@ -48,7 +49,7 @@ class Readings:
         return self.last.values.get(key)
 
 
-class Scrape:
+class Scrape(Loop):
     """Scrapes every replica until stopped; replicas that a reload brings are picked up by themselves."""
 
     def __init__(
@@ -60,23 +61,13 @@ class Scrape:
         clock: Callable[[], float],
         chance: Callable[[], float] = random.random,
     ) -> None:
+        super().__init__(self._again)
         self._pools = pools
         self._client = client
         self._interval = interval_seconds
         self._clock = clock
         self._chance = chance
         self._readings: dict[str, Readings] = {}
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin to scrape."""
-        self._task = asyncio.create_task(self._run())
-
-    async def stop(self) -> None:
-        """Stop."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
     def of(self, replica: Replica) -> Readings:
         """Return what a replica has shown."""
@@ -102,10 +93,9 @@ class Scrape:
         well = [replica for pool in self._pools for replica in pool.replicas if not self.of(replica).failures]
         await asyncio.gather(*(self._read(each) for each in well if (self.of(each).age(now) or math.inf) > seconds))
 
-    async def _run(self) -> None:
-        while True:
-            await self.scrape_due()
-            await asyncio.sleep(min(1.0, self._interval / 4))
+    async def _again(self) -> float:
+        await self.scrape_due()
+        return min(1.0, self._interval / 4)
 
     async def _read(self, replica: Replica) -> None:
         readings = self.of(replica)

@@ -19,7 +19,7 @@ from pathlib import Path
 import uvicorn
 
 from classifier.scorer import ArtefactError
-from gateway import tls
+from gateway import options, tls
 from gateway.app import Gateway
 from gateway.config import Config, ConfigError, Server, load, loose_files
 from gateway.embedded import EmbeddedEngines, EmbeddedError
@@ -35,9 +35,7 @@ KEEP_ALIVE_SECONDS = 75  # nginx's; shorter ones make clients meet stale connect
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = subparsers.add_parser("serve", help="run the gateway, and the embedded engines of its configuration")
-    parser.add_argument(
-        "--config", default="config.toml", type=Path, help="the configuration file (default: %(default)s)"
-    )
+    options.add_config(parser)
     parser.add_argument("--port", type=int, help="listen on this port instead of server.port")
 
 

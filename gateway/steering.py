@@ -6,12 +6,12 @@ read it: `Live.thresholds`, and the verdict on each `Pool`. Every change of a gu
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gateway.loop import Loop
 from gateway.routing.guards import GUARDS, Guards, Verdict, Window
 from gateway.scrape import INTERVAL_SECONDS
 
@@ -54,7 +54,7 @@ class _Sums:
         return self.tokens / self.steps if self.steps else None
 
 
-class Steering:
+class Steering(Loop):
     """Keeps thresholds and guards; `tick` is called every TICK_SECONDS by its own task, or by a test."""
 
     def __init__(
@@ -69,6 +69,7 @@ class Steering:
         clock: Callable[[], float],
         window_seconds: float = WINDOW_SECONDS,
     ) -> None:
+        super().__init__(self._again)
         self._config = config
         self._pools = pools
         self._curves = curves
@@ -81,7 +82,6 @@ class Steering:
         self._sums: dict[str, _Sums] = {}
         self._revisions: dict[str, str] = {}
         self.guards = Guards()
-        self._task: asyncio.Task[None] | None = None
 
     def __call__(self, finished: Finished) -> None:
         """Take a finished call into the running window; what speculated for another reason than to win accuses no choice."""
@@ -90,20 +90,9 @@ class Steering:
         if finished.outcome == "ok" and not finished.biased and finished.source in ("engine", "events"):
             self._sums.setdefault(finished.pool, _Sums()).take(finished)
 
-    def start(self) -> None:
-        """Begin to steer."""
-        self._task = asyncio.create_task(self._run())
-
-    async def stop(self) -> None:
-        """Stop."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while True:
-            self.tick(self._clock(), time.time())
-            await asyncio.sleep(TICK_SECONDS)
+    async def _again(self) -> float:
+        self.tick(self._clock(), time.time())
+        return TICK_SECONDS
 
     def tick(self, now: float, wall: float) -> None:
         """Follow thresholds, and close the window if its time is over; `now` is monotonic, `wall` Unix seconds."""

@@ -6,8 +6,6 @@ sent is dropped and counted, for a collector that is away must cost no memory an
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import random
 from collections import deque
@@ -16,6 +14,7 @@ from typing import Any, Final
 
 import httpx
 
+from gateway.loop import Loop
 from gateway.record import Finished
 from gateway.trace import Trace
 from gateway.version import version
@@ -29,14 +28,14 @@ _ERROR: Final = {"code": 2}
 _log = logging.getLogger(__name__)
 
 
-class Traces:
+class Traces(Loop):
     """Sends the spans of sampled calls to a collector's address, such as http://127.0.0.1:4318."""
 
     def __init__(self, endpoint: str) -> None:
+        super().__init__(self._again, pause_seconds=FLUSH_SECONDS)
         self._url = endpoint.rstrip("/") + "/v1/traces"
         self._client = httpx.AsyncClient(timeout=TIMEOUT_SECONDS)
         self._waiting: deque[Finished] = deque(maxlen=KEPT)
-        self._task: asyncio.Task[None] | None = None
         self.dropped = 0
 
     def __call__(self, finished: Finished) -> None:
@@ -45,15 +44,9 @@ class Traces:
             self.dropped += len(self._waiting) == KEPT
             self._waiting.append(finished)
 
-    def start(self) -> None:
-        """Begin to send."""
-        self._task = asyncio.create_task(self._run())
-
     async def stop(self) -> None:
         """Send what waits, once, and end."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await super().stop()
         await self.flush()
         await self._client.aclose()
 
@@ -72,11 +65,9 @@ class Traces:
         else:
             self.dropped = 0
 
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(FLUSH_SECONDS)
-            with contextlib.suppress(Exception):  # a defect in one call's span must not end all others'
-                await self.flush()
+    async def _again(self) -> float:
+        await self.flush()
+        return FLUSH_SECONDS
 
 
 def request(calls: list[Finished]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def tool(name: str) -> str:
     unpacked = ROOT / ".tools" / "usr" / "bin" / name
     found = shutil.which(name) or (str(unpacked) if unpacked.is_file() else None)
     if found is None:
-        pytest.skip(f"{name} is not here; make tools fetches it")
+        pytest.fail(f"{name} is not here; make tools fetches it")
     return found
 
 

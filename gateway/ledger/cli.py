@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from datetime import UTC, date, datetime
-from pathlib import Path
 
+from gateway import options
 from gateway.config import Config, ConfigError, load
 from gateway.ledger.report import FIELDS, FORMATS, Report
 from gateway.store import Row, StoreError, open_store
@@ -15,24 +14,11 @@ from gateway.store import Row, StoreError, open_store
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    today = datetime.now(UTC).date()
     parser = subparsers.add_parser(
         "ledger", help="report tokens, slot-seconds and cost per tenant, model, pool and day"
     )
-    parser.add_argument(
-        "--config", default="config.toml", type=Path, help="the configuration file (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--from",
-        dest="first",
-        type=date.fromisoformat,
-        default=today.replace(day=1),
-        metavar="DAY",
-        help="first day, UTC, such as 2026-11-01 (default: the first of this month)",
-    )
-    parser.add_argument(
-        "--to", dest="last", type=date.fromisoformat, default=today, metavar="DAY", help="last day (default: today)"
-    )
+    options.add_config(parser)
+    options.add_days(parser)
     parser.add_argument(
         "--by",
         type=_fields,

@@ -6,10 +6,11 @@ import argparse
 import asyncio
 import json
 import sys
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 
+from gateway import options
 from gateway.config import Config, ConfigError, load
 from gateway.measure.report_facts import Facts, facts
 from gateway.store import Row, StoreError, open_store
@@ -17,22 +18,9 @@ from gateway.store import Row, StoreError, open_store
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    today = datetime.now(UTC).date()
     parser = subparsers.add_parser("report", help="write cost and routing of some days as HTML, from the ledger")
-    parser.add_argument(
-        "--config", default="config.toml", type=Path, help="the configuration file (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--from",
-        dest="first",
-        type=date.fromisoformat,
-        default=today.replace(day=1),
-        metavar="DAY",
-        help="first day, UTC, such as 2026-11-01 (default: the first of this month)",
-    )
-    parser.add_argument(
-        "--to", dest="last", type=date.fromisoformat, default=today, metavar="DAY", help="last day (default: today)"
-    )
+    options.add_config(parser)
+    options.add_days(parser)
     parser.add_argument(
         "--out", type=Path, default=Path("draftlane-report.html"), help="the HTML file (default: %(default)s)"
     )

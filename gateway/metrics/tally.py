@@ -8,6 +8,7 @@ a tenth of that. Naming and registration stay with prometheus_client. Nothing he
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Final, Generic, TypeVar
@@ -93,8 +94,9 @@ class Family(Collector, Generic[Row]):
         self._rows: dict[Labels, Row] = {}
         registry.register(self)
 
+    @abstractmethod
     def _new(self) -> Row:
-        raise NotImplementedError
+        """Make a row that has counted nothing."""
 
     def write(self, *, openmetrics: bool) -> Iterator[str]:
         """Yield the metric's lines in the Prometheus text format, or in OpenMetrics, where examples of calls go along."""
@@ -105,8 +107,9 @@ class Family(Collector, Generic[Row]):
             text = ",".join([f'{name}="{_escaped(value)}"' for name, value in zip(self._labels, labels, strict=True)])
             yield from self._lines(text, row, openmetrics=openmetrics)
 
+    @abstractmethod
     def _lines(self, labels: str, row: Row, *, openmetrics: bool) -> Iterator[str]:
-        raise NotImplementedError
+        """Yield a row's lines; `labels` is their text between the braces."""
 
     def row(self, *labels: str) -> Row:
         """Return the row of these label values, in the order of the label names."""
