@@ -8,6 +8,7 @@ Observations are JSON lines or Parquet, one finished call each:
 | `features` | what `Scorer.features` gave for the call: `digest`, `cues`, `words` |
 | `acceptance` | tokens per verification step at window 7 |
 | `steps` | verification steps; absent: one independent sample |
+| `source` | how the acceptance was seen; by "timing" counts a quarter: it knows a step's time only roughly |
 | `propensity` | the probability with which the pool was chosen; absent: 1 |
 | `template` | names what traffic repeats; calls of one template are held out together |
 | `biased` | why the observation teaches nothing, or empty |
@@ -42,6 +43,7 @@ from classifier.weights import CEILING, Weights
 STEPS_PER_SAMPLE = (
     8.5  # successive steps of one call depend on each other: S steps teach as much as S / 8.5 independent ones
 )
+TIMING = 0.25  # of a sample that was timed instead of counted: as the gateway's curves weigh it
 LARGEST_WEIGHT = 20.0  # clip of inverse propensity: at 1 % exploration an unclipped call would count a hundredfold
 FOLDED = 1024  # word buckets of the correction; all words that share one are corrected together
 PRIOR_SAMPLES = 200.0  # independent samples that the artefact counts for, per direction of the standardised features
@@ -104,6 +106,8 @@ def _observation(content: Mapping[str, Any]) -> Observation | None:
         raise ValueError(f"an acceptance of {content['acceptance']} is below one token per step")
     steps = content.get("steps")
     samples = 1.0 if steps is None else max(0.0, float(steps)) / STEPS_PER_SAMPLE
+    if content.get("source") == "timing":
+        samples *= TIMING
     propensity = content.get("propensity")
     chance = 1.0 if propensity is None else float(propensity)
     if not 0.0 < chance <= 1.0:

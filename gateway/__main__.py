@@ -14,8 +14,9 @@ COMMANDS = {
     "explain": "gateway.explain_cli",
     "engine": "gateway.engine.cli",
     "ledger": "gateway.ledger.cli",
+    "observations": "gateway.traffic.cli",
     "report": "gateway.measure.report_cli",
-    "doctor": "gateway.measure.doctor_cli",
+    "doctor": "gateway.measure.doctor.cli",
     "fleet": "gateway.measure.fleet",
 }
 

@@ -98,6 +98,7 @@ class Api:
             clock=live.clock,
             artefact=live.scorer.version,
             keeps_prompt=settings.log_prompts,
+            observer=live.observer,
             trace=place,
         )
 

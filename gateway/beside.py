@@ -21,6 +21,7 @@ from gateway.pools import REPLICA_STATES
 from gateway.scrape import Scrape
 from gateway.steering import Steering
 from gateway.traces import Traces
+from gateway.traffic import DROPPED, Keeper
 
 if TYPE_CHECKING:
     from gateway.admission import Usage
@@ -75,11 +76,30 @@ class Beside:
         ledger, self.settlement = self._open_books(store, receipts)
         for sink in (receipts.append, ledger.append, self.steering, self.lately):
             add_sink(sink)
-        self._traces = None
-        if live.config.server.traces is not None:
-            self._traces = Traces(live.config.server.traces)
+        self._traces = None if live.config.server.traces is None else Traces(live.config.server.traces)
+        if self._traces is not None:
             add_sink(self._traces)
+        self._keeper = live.observer = self._keep_observations()
         metrics.engines(self._readings)
+
+    def _keep_observations(self) -> Keeper | None:
+        """Return what keeps observations of traffic, where the operator wants some."""
+        settings, metrics = self._live.config.classifier, self._metrics
+        if settings.observations == "off":
+            return None
+        metrics.kept(0)
+        for reason in DROPPED:
+            metrics.dropped(reason, 0)
+        return Keeper(
+            settings,
+            self._live.pools,
+            self._live.scorer,
+            origin=self.settlement.state().origin,
+            writers=self._live.config.server.workers,
+            kept=metrics.kept,
+            dropped=metrics.dropped,
+            trouble=lambda wrong: metrics.degraded("observations", wrong),
+        )
 
     def _open_books(self, store: Store, receipts: Receipts) -> tuple[Ledger, Settlement]:
         settings = self._live.config.store
@@ -105,6 +125,8 @@ class Beside:
         if self._traces is not None:
             self._traces.start()
         self._gauges.start()
+        if self._keeper is not None:
+            self._keeper.start()
 
     async def stop(self) -> None:
         """Stop everything; the books are brought to safety last."""
@@ -114,6 +136,8 @@ class Beside:
         await self._gauges.stop()
         if self._traces is not None:
             await self._traces.stop()
+        if self._keeper is not None:
+            await self._keeper.stop()
         await self._client.aclose()
         await self._quotas.stop()
         await self.settlement.stop()

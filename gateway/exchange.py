@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gateway.routing import Plan
     from gateway.sse import Reader
     from gateway.tenants import Tenant
+    from gateway.traffic import Observer
     from gateway.wire import Call
 
 Sink = Callable[[Finished], None]
@@ -48,6 +49,7 @@ class Exchange:
     artefact: str = ""
     keeps_prompt: bool = False
     copy_of: str = ""
+    observer: Observer | None = None
     trace: Trace | None = None
     pools: Sequence[Pool] = ()  # of the call's model: where it might have gone
     started: float = 0.0
@@ -106,6 +108,11 @@ class Exchange:
                 sink(finished)
             except Exception:  # noqa: BLE001 - one sink that fails must not take the others along
                 _log.exception("a sink failed on call %s", self.request_id)
+        if self.observer is not None and self.call is not None:
+            try:
+                self.observer(finished, self.call)
+            except Exception:  # noqa: BLE001 - as with the sinks
+                _log.exception("call %s could not be observed", self.request_id)
 
     def whole(self, usage: Usage | None, speculation: Speculation | None) -> None:
         """The answer is whole, and this is what the engine told of it: book it."""

@@ -73,6 +73,7 @@ class Mirror:
             clock=original.clock,
             artefact=original.artefact,
             copy_of=original.request_id,
+            observer=original.observer,
             call=original.call,
             model=original.model,
             score=original.score,

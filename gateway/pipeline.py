@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gateway.routing import Curves, Plan
     from gateway.routing.thresholds import Thresholds
     from gateway.tenants import Tenant, Tenants
+    from gateway.traffic import Observer
     from gateway.wire import Call, Endpoint
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -50,6 +51,7 @@ class Live:
     thresholds: Thresholds
     clock: Callable[[], float]  # monotonic seconds; an event loop's own clock may step by whole milliseconds
     chance: Callable[[], float]  # draws from [0, 1)
+    observer: Observer | None = None  # of calls that showed an acceptance, where they are kept
 
 
 class Pipeline:

@@ -296,11 +296,12 @@ def test_parquet_and_features_teach_the_same(tmp_path: Path, weights: Weights):
 
 
 def test_weights_are_clipped_and_count_independent_samples(tmp_path: Path):
-    """Inverse propensity is clipped; S steps count as S / 8.5; biased calls are passed over."""
+    """Inverse propensity is clipped; S steps count as S / 8.5, timed ones a quarter of it; biased calls are passed over."""
     cases = [
         ({"propensity": 0.5, "steps": 17}, 4.0),
         ({"propensity": 0.0001, "steps": 8.5}, 20.0),
         ({"steps": None, "propensity": None}, 1.0),
+        ({"steps": 17, "propensity": 1, "source": "timing"}, 0.5),
     ]
     for given, weight in cases:
         path = traffic(tmp_path / "t.jsonl", 5, **given)

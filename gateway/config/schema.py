@@ -271,9 +271,13 @@ class Store(Section):
 
 
 class Classifier(Section):
-    """Which trained artefact scores the requests."""
+    """Which trained artefact scores the requests, and what is kept to train a better one."""
 
     artefact: Text | None = None  # None: the one that comes with the package
+    observations: Literal["off", "features", "text"] = "off"  # what is kept of calls that showed an acceptance
+    observations_path: Text = "var/observations"  # a directory
+    observations_bytes: Annotated[int, Field(ge=1 << 20)] = 1 << 30  # of all files in it
+    observations_days: Seconds = 30.0
 
 
 class Config(Section):

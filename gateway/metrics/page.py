@@ -26,7 +26,7 @@ from gateway.record import Finished
 from gateway.version import version
 
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-PARTS: Final = ("store", "journal", "loop", "limits")
+PARTS: Final = ("store", "journal", "loop", "limits", "observations")
 
 
 class Metrics:
@@ -136,6 +136,14 @@ class Metrics:
     def degraded(self, part: str, trouble: str | None) -> None:
         """Set whether a part of the books fails."""
         self._states.degraded.labels(part).set(trouble is not None)
+
+    def kept(self, count: int) -> None:
+        """Count observations of traffic that were written."""
+        self._states.kept.row().value += count
+
+    def dropped(self, reason: str, count: int) -> None:
+        """Count observations that were not written, or are no longer there: "buffer" or "expired"."""
+        self._states.dropped.row(reason).value += count
 
     def books(self, *, pending: int, journal_bytes: int, last_success: float | None) -> None:
         """Set how far the ledger is from safety; `last_success` is the Unix time at which the Store had everything."""

@@ -51,7 +51,16 @@ class States:
         self.guard = gauge("guard_active", "1 while a guard keeps calls from a pool.", "guard", "pool")
         self.scrape_age = gauge("scrape_age_seconds", "Age of what an engine last told.", "pool", "replica")
         self.degraded = gauge(
-            "books_degraded", "1 while a part of the books (store, journal, loop, limits) fails.", "part"
+            "books_degraded", "1 while a part of the books (store, journal, loop, limits, observations) fails.", "part"
+        )
+        self.kept = Counters(
+            registry, "draftlane_observations_kept_total", "Observations of traffic that were written to files.", ()
+        )
+        self.dropped = Counters(
+            registry,
+            "draftlane_observations_dropped_total",
+            "Observations of traffic that were not written, or whose file was removed, by why.",
+            ("reason",),
         )
         self.pending = gauge("ledger_pending_batches", "Batches of the ledger that the Store does not have yet.")
         self.journal = gauge("ledger_journal_bytes", "Size of the journals that this process answers for.")

@@ -1,0 +1,118 @@
+"""From a running gateway to a retrained classifier: calls, `draftlane observations export`, `python -m classifier train`."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from e2e.stack import chat, stack
+
+TASKS = (
+    "Count from {a} to {b}.",
+    "Write a table of the squares from {a} to {b}.",
+    "Tell a story of {a} foxes and {b} crows.",
+)
+SHOPS = "Ash Birch Cedar Dogwood Elm Fir Gorse Hazel Ivy Juniper".split()
+TEMPLATES = 90
+CALLS = 8  # of each template
+SPEED = 2000.0
+
+
+def prompts() -> list[dict[str, Any]]:
+    """Return calls of many templates, each with a system prompt and a task of its own."""
+    return [
+        chat(
+            stream=True,
+            max_tokens=30,
+            messages=[
+                {"role": "system", "content": f"You keep the books of {SHOPS[template % 9]} {SHOPS[template // 9]}."},
+                {"role": "user", "content": TASKS[template % len(TASKS)].format(a=number, b=number + 40)},
+            ],
+        )
+        for template in range(TEMPLATES)
+        for number in range(1, CALLS + 1)
+    ]
+
+
+async def ask(client: httpx.AsyncClient, bodies: Sequence[dict[str, Any]]) -> None:
+    """Make calls, a few at a time."""
+    waiting = iter(bodies)
+
+    async def some() -> None:
+        for body in waiting:
+            answer = await client.post("/v1/chat/completions", json=body, headers={"x-draftlane-route": "speculative"})
+            assert answer.status_code == 200, answer.text
+
+    await asyncio.gather(*(some() for _ in range(8)))
+
+
+def run(command: Sequence[str]) -> None:
+    """Run a command that must succeed."""
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def train(traffic: Path, out: Path) -> tuple[int, dict[str, Any]]:
+    """Run the training on a file of observations; return its exit code and what it says."""
+    command = [sys.executable, "-m", "classifier", "train", "--traffic", str(traffic), "--out", str(out), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def held_out(row: dict[str, Any]) -> bool:
+    """Whether training keeps an observation for judging: a tenth of the templates."""
+    return int(hashlib.sha256(row["template"].encode()).hexdigest()[:8], 16) % 10 == 0
+
+
+def counted(page: str) -> dict[tuple[str, str], float]:
+    """Return what a metrics page says of observations kept and dropped, by reason."""
+    return {
+        (family.name.removeprefix("draftlane_observations_"), sample.labels.get("reason", "")): sample.value
+        for family in text_string_to_metric_families(page)
+        if family.name in ("draftlane_observations_kept", "draftlane_observations_dropped")
+        for sample in family.samples
+    }
+
+
+async def test_what_a_gateway_saw_trains_a_better_classifier_and_never_a_worse_one(tmp_path: Path) -> None:
+    """Exported observations are accepted as they are; a file whose lesson is false is refused, and the reason is told."""
+    kept = {"observations": "features", "observations_path": str(tmp_path / "kept")}
+    bodies = prompts()
+    async with stack(speed=SPEED, classifier=kept, pools={"spec": {"slots": 64}}) as serving:
+        await ask(serving.client, bodies)
+        await serving.gateway.settled(len(bodies))
+        shown = sum(one.acceptance is not None for one in serving.gateway.finished)
+        keeper = serving.gateway.gateway.pipeline.live.observer
+        await keeper.flush()  # type: ignore[union-attr]
+        page = serving.gateway.gateway.render_metrics("")[0].decode()
+    config, out = tmp_path / "config.toml", tmp_path / "traffic.jsonl"
+    committed = Path(__file__).parent.parent.parent.joinpath("config.toml").read_text()
+    config.write_text(f'{committed}\nobservations_path = "{tmp_path / "kept"}"\n')
+    export = [sys.executable, "-m", "gateway", "observations", "export", "--config", str(config), "--out", str(out)]
+    run(export)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+
+    assert len(rows) == shown > len(bodies) * 0.9
+    assert counted(page) == {("kept", ""): shown, ("dropped", "buffer"): 0, ("dropped", "expired"): 0}
+    assert len({row["template"] for row in rows}) == TEMPLATES
+    assert b"squares" not in out.read_bytes()
+    code, told = train(out, tmp_path / "new.json")
+    assert (code, told["published"]) == (0, True), told
+    assert told["traffic"]["observations"] + told["traffic"]["held_out"] == sum(not row["biased"] for row in rows)
+    assert (tmp_path / "new.json").exists()
+    # the same calls, with the opposite of what they showed, but for those that judge
+    false = [row if held_out(row) else row | {"acceptance": 9.0 - row["acceptance"]} for row in rows]
+    out.write_text("".join(json.dumps(row) + "\n" for row in false))
+    code, told = train(out, tmp_path / "worse.json")
+    assert (code, told["published"]) == (1, False)
+    assert "held-out traffic" in told["reason"]
+    assert not (tmp_path / "worse.json").exists()
