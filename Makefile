@@ -67,7 +67,7 @@ COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --strip
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links $(if $(UPGRADE),--upgrade)
 
 lock: $(READY) ## Pin all dependencies again; UPGRADE=1 takes newer releases
-	$(COMPILE) --extra dev --extra train --output-file requirements/dev.txt pyproject.toml
+	$(COMPILE) --extra dev --extra train --extra cloudwatch --output-file requirements/dev.txt pyproject.toml
 	$(COMPILE) --constraint requirements/dev.txt --output-file requirements/serve.txt pyproject.toml
 	$(COMPILE) --constraint requirements/dev.txt --extra deploy --output-file requirements/deploy.txt pyproject.toml
 
