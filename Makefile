@@ -63,7 +63,7 @@ dashboards: $(READY) ## Write the Grafana dashboards again
 deploy-check: $(DEPLOY_READY) $(NODE_READY) $(TOOLS_READY) ## Check deploy/: manifests, flags, policies, images, rules
 	$(BIN)/python -m deploy.check
 
-COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --strip-extras --no-annotate \
+COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --strip-extras --no-annotate --allow-unsafe \
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links $(if $(UPGRADE),--upgrade)
 
 lock: $(READY) ## Pin all dependencies again; UPGRADE=1 takes newer releases

@@ -153,7 +153,7 @@ def measure(view: View) -> Measured:
     """Compute the features of a request; total on any view, deterministic, bounded by the view's own bounds."""
     text = view.user
     encoded = text.encode("utf-8", "replace")
-    raw = np.frombuffer(encoded, np.uint8)
+    raw = np.frombuffer(encoded, np.uint8)[:_LONGEST]
     hashes, starts, ends = hash_words(raw)
     hints, head, common = _hints(hashes)
     counts = np.minimum(hints + _context(view), 3.0)
@@ -165,7 +165,7 @@ def measure(view: View) -> Measured:
     shape = _shape(view, ends - starts, distinct)
     crosses = _crosses(counts, shape, shares)
     tongues = np.sqrt(common / n)
-    cues = np.concatenate((np.sqrt(shares), counts, np.minimum(head, 1.0), tongues, shape, crosses, _request(view)))
+    cues = np.concatenate((np.sqrt(shares), counts, np.minimum(head, 1.0), tongues, shape, crosses, request_of(view)))
     return Measured(cues, words)
 
 
@@ -289,26 +289,37 @@ def _crosses(counts: Floats, shape: Floats, shares: Floats) -> Floats:
     )
 
 
-def _request(view: View) -> Floats:
-    """What the parameters and the conversation add to the text."""
+def request_of(view: View) -> tuple[float, ...]:
+    """What the parameters and the conversation add to the text: the cues of `_REQUEST`."""
     temperature = 1.0 if view.temperature is None else min(2.0, max(0.0, view.temperature))
-    return np.array(
-        (
-            float(view.tool_names > 0),
-            math.log1p(len(view.tools)),
-            float(view.tool_forced),
-            math.log1p(view.tool_results),
-            float(view.form != ""),
-            math.log1p(view.predicted),
-            math.log1p(view.turns),
-            math.log1p(len(view.system)),
-            math.log1p(len(view.earlier)),
-            math.log1p(len(view.prefill)),
-            math.log1p(view.images + view.audio + view.files),
-            temperature,
-            float(view.temperature is None or view.temperature > 0.0),
-            math.log1p(min(view.max_tokens, 1e6)) if view.max_tokens is not None else 0.0,
-            min(view.n, 16.0),
-            math.log1p(view.stop),
-        )
+    return (
+        float(view.tool_names > 0),
+        math.log1p(len(view.tools)),
+        float(view.tool_forced),
+        math.log1p(view.tool_results),
+        float(view.form != ""),
+        math.log1p(view.predicted),
+        math.log1p(view.turns),
+        math.log1p(len(view.system)),
+        math.log1p(len(view.earlier)),
+        math.log1p(len(view.prefill)),
+        math.log1p(view.images + view.audio + view.files),
+        temperature,
+        float(view.temperature is None or view.temperature > 0.0),
+        math.log1p(min(view.max_tokens, 1e6)) if view.max_tokens is not None else 0.0,
+        min(view.n, 16.0),
+        math.log1p(view.stop),
     )
+
+
+def lexicon_arrays() -> tuple[object, ...]:
+    """What the compiled arithmetic is told of words and bytes.
+
+    Names of cues, tongues and groups of bytes; hashes of the words (uint64) and the cues or tongues of each as bits; the
+    groups of each byte as bits.
+    """
+    bits = np.uint64(1) << np.arange(max(_MEMBERS.shape[1], _GROUPS.shape[1]), dtype=np.uint64)
+    masks = (_MEMBERS.astype(np.uint64) * bits[: _MEMBERS.shape[1]]).sum(axis=1, dtype=np.uint64)
+    groups = (_GROUPS.astype(np.uint64) * bits[: _GROUPS.shape[1]]).sum(axis=1, dtype=np.uint64)
+    names = (_CUE_NAMES, _TONGUE_NAMES, (*_SIGNS, *_SCRIPTS, "non_ascii"))
+    return (*names, _KEYS.tobytes(), masks.tobytes(), groups.tobytes())

@@ -19,7 +19,7 @@ from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from classifier.features import BUCKETS
-from classifier.weights import CLIP, Weights
+from classifier.weights import CLIP, FINE, STEPS, Weights
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
@@ -114,7 +114,7 @@ class _Basis:
         count = min(settings.prototypes, len(sample))
         chance = balance(sample.sources, 0.25)
         chosen = np.random.default_rng(seed).choice(len(sample), count, replace=False, p=chance / chance.sum())
-        prototypes = z[np.sort(chosen)]
+        prototypes = np.round(z[np.sort(chosen)] * STEPS) / STEPS
         near = _likeness(prototypes, prototypes, settings.width, scale) + 1e-6 * np.eye(count)
         return cls(
             centre, scale, _rarity(sample.words), prototypes, np.asarray(np.linalg.cholesky(near), np.float64), settings
@@ -123,7 +123,7 @@ class _Basis:
     def design(self, sample: Sample) -> _Design:
         """Rows of features: cues and whitened likenesses, and words, each scaled by its share."""
         z = np.clip((sample.cues - self.centre) * self.scale, -CLIP, CLIP)
-        near = _likeness(z, self.prototypes, self.settings.width, self.scale)
+        near = _likeness(np.rint(z * FINE) / FINE, self.prototypes, self.settings.width, self.scale)
         white = solve_triangular(self.root, near.T, lower=True).T
         alive = _alive(self.scale)
         words = _bags(sample.words, self.rarity)

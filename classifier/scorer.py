@@ -1,4 +1,4 @@
-"""Scores requests with numpy alone; the only module of this package that a gateway imports.
+"""Scores requests, compiled or with numpy alone; the only module of this package that a gateway imports.
 
 Owns serving. Refuses to raise: whatever `View.of` made of a request gets a score.
 """
@@ -14,8 +14,9 @@ import numpy as np
 
 from classifier.artifact import ArtefactError, digest_of, load
 from classifier.features import NAMES, Measured, buckets_of, measure
+from classifier.kernel import Kernel
 from classifier.view import View
-from classifier.weights import Weights
+from classifier.weights import Prediction, Weights
 
 __all__ = ["ArtefactError", "Contribution", "Score", "Scorer", "View"]
 
@@ -50,10 +51,11 @@ class Contribution:
 class Scorer:
     """An immutable model loaded from an artefact."""
 
-    __slots__ = ("_weights", "about", "prior_curve", "version")
+    __slots__ = ("_kernel", "_weights", "about", "prior_curve", "version")
 
-    def __init__(self, weights: Weights, about: dict[str, Any], version: str) -> None:
+    def __init__(self, weights: Weights, about: dict[str, Any], version: str, *, compiled: bool = True) -> None:
         self._weights = weights
+        self._kernel = Kernel.of(weights) if compiled else None
         self.about = about
         self.version = version
         self.prior_curve: tuple[float, ...] = tuple(weights.curve.tolist())
@@ -68,19 +70,15 @@ class Scorer:
 
     def score(self, view: View) -> Score:
         """Predict; never raises."""
-        return self.score_measured(measure(view), view.max_tokens)
+        if self._kernel is None:
+            return self.score_measured(measure(view), view.max_tokens)
+        found, value = self._kernel.predict(view)
+        return _told(found, value, view.max_tokens)
 
     def score_measured(self, measured: Measured, max_tokens: float | None = None) -> Score:
         """Predict from features that were computed before."""
         found = self._weights.predict(measured)
-        output = min(math.exp(found.log_output), _LONGEST if max_tokens is None else max(1.0, max_tokens))
-        return Score(
-            value=self._weights.score(found.log_length),
-            acceptance_length=math.exp(found.log_length),
-            spread=found.spread,
-            ngram_acceptance_length=math.exp(found.log_ngram),
-            output_tokens=max(1.0, output),
-        )
+        return _told(found, self._weights.score(found.log_length), max_tokens)
 
     def features(self, view: View) -> dict[str, Any]:
         """The features of a request without its text, as own-traffic training accepts them."""
@@ -111,6 +109,12 @@ class Scorer:
         )
         moved = [item for item in found if item.effect != 0.0]
         return sorted(moved, key=lambda item: -abs(item.effect))[: max(0, top)]
+
+
+def _told(found: Prediction, value: float, max_tokens: float | None) -> Score:
+    """A prediction as a score; no more tokens are expected than are allowed."""
+    output = min(math.exp(found.log_output), _LONGEST if max_tokens is None else max(1.0, max_tokens))
+    return Score(value, math.exp(found.log_length), found.spread, math.exp(found.log_ngram), max(1.0, output))
 
 
 def _spelling(text: str) -> dict[int, str]:

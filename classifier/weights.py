@@ -19,6 +19,9 @@ Floats = npt.NDArray[np.float64]
 Array = npt.NDArray[np.float32]
 HEADS = ("log_acceptance_length", "log_ngram_acceptance_length", "log_output_tokens")
 CLIP = 3.0  # standard deviations; a cue far outside of what was seen says no more than that
+# Steps, in a standard deviation, of the grids on which prototypes lie and requests are put to be compared with them: a byte
+# holds each cue of a prototype and sixteen bits one of a request, so that compiled products are exact and cheap.
+STEPS, FINE = 32, 512
 CEILING = math.log(8.0)  # window 7 yields at most eight tokens a step
 
 
@@ -49,11 +52,11 @@ class Weights:
     knots: Array  # (k, 2) predicted log length, score
     curve: Array  # (10) mean acceptance length at score .05, .15 … .95
     _lengths: Array = field(init=False, repr=False)  # squared lengths of the prototypes, which every request needs
-    _decay: float = field(init=False, repr=False)
+    decay: float = field(init=False, repr=False)  # of likeness with the squared distance
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_lengths", (self.prototypes * self.prototypes).sum(axis=1))
-        object.__setattr__(self, "_decay", -float(self.width[0]) / (int(np.count_nonzero(self.scale)) or 1))
+        object.__setattr__(self, "decay", -float(self.width[0]) / (int(np.count_nonzero(self.scale)) or 1))
 
     def standardise(self, cues: Floats) -> Array:
         """Cues in standard deviations from their means, clipped; (c) or (n, c)."""
@@ -62,8 +65,9 @@ class Weights:
 
     def liken(self, z: Array) -> Array:
         """Likeness in (0, 1] of standardised cues to each prototype."""
+        z = np.rint(z * np.float32(FINE)) / np.float32(FINE)
         apart = self._lengths - 2.0 * (self.prototypes @ z) + z @ z
-        likeness: Array = np.exp(apart * self._decay)
+        likeness: Array = np.exp(apart * self.decay)
         return likeness
 
     def parts(self, measured: Measured) -> tuple[Array, Array, float, Array]:
@@ -88,3 +92,5 @@ class Weights:
 
 
 ARRAYS = tuple(part.name for part in fields(Weights) if part.init)
+# What the compiled arithmetic is given, in this order.
+KERNEL_ARRAYS = ("centre", "scale", "rarity", "prototypes", "bias", "cues", "words", "likeness", "noise", "knots")

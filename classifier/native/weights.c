@@ -1,0 +1,102 @@
+/* See weights.h. Sums run in one order whatever the processor, so that a request scores the same on every machine of a fleet. */
+#include "weights.h"
+
+#include <math.h>
+#include <string.h>
+
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+#define FASTEST __attribute__((target_clones("avx2", "default"))) /* chosen when the module is loaded */
+#else
+#define FASTEST
+#endif
+
+static const float CLIP = 3.0f; /* standard deviations */
+
+/* Lay the tables out for reading; the arrays are checked by the caller. Returns -1 when a prototype is not on the grid. */
+int weights_fill(Weights *w, const float *prototypes, const float *words, const float *rarity, const float *likeness) {
+    for (int b = 0; b < 2 * BUCKETS; b++) {
+        w->words[b].rarity = rarity[b];
+        memcpy(w->words[b].heads, words + (size_t)b * HEADS, sizeof w->words[b].heads);
+    }
+    for (int p = 0; p < w->prototypes; p++) {
+        for (int c = 0; c < w->names; c++) {
+            float value = prototypes[(size_t)p * (size_t)w->names + (size_t)c], steps = rintf(value * STEPS);
+            if (fabsf(steps) > 127.0f || fabsf(steps - value * STEPS) > 1e-3f) return -1;
+            w->grid[(size_t)p * PADDED + (size_t)c] = (int8_t)steps;
+            w->lengths[p] += (int64_t)steps * (int64_t)steps;
+        }
+        memcpy(w->likeness[p], likeness + (size_t)p * HEADS, sizeof w->likeness[p]);
+    }
+    return 0;
+}
+
+/* Products of a request's cues with `count` prototypes. */
+FASTEST static void products(const int8_t *grid, int count, const int16_t *fine, int32_t *out) {
+    for (int p = 0; p < count; p++, grid += PADDED) {
+        int32_t sum = 0;
+        for (int c = 0; c < PADDED; c++) sum += (int16_t)grid[c] * fine[c];
+        out[p] = sum;
+    }
+}
+
+enum { BLOCK = 64 };
+
+/* Add what likeness to each prototype says. */
+static void add_likeness(const Weights *w, const float *z, double *heads) {
+    const int64_t ratio = FINE / STEPS;
+    int16_t fine[PADDED] = {0};
+    int32_t product[BLOCK];
+    int64_t square = 0;
+    for (int c = 0; c < w->names; c++) fine[c] = (int16_t)rintf(z[c] * FINE), square += fine[c] * fine[c];
+    for (int first = 0; first < w->prototypes; first += BLOCK) {
+        int count = w->prototypes - first < BLOCK ? w->prototypes - first : BLOCK;
+        products(w->grid + (size_t)first * PADDED, count, fine, product);
+        for (int p = 0; p < count; p++) {
+            int64_t apart = ratio * ratio * w->lengths[first + p] - 2 * ratio * product[p] + square;
+            float near = expf((float)apart / (FINE * FINE) * w->decay);
+            for (int h = 0; h < HEADS; h++) heads[h] += near * w->likeness[first + p][h];
+        }
+    }
+}
+
+/* Add what the words and pairs present say: rarities over their length. */
+static void add_words(const Weights *w, const Measured *m, double *heads) {
+    double square = 0.0, sums[HEADS] = {0.0};
+    for (int i = 0; i < SEEN; i++)
+        for (uint64_t mask = m->seen[i]; mask; mask &= mask - 1) {
+            const Word *word = &w->words[64 * i + __builtin_ctzll(mask)];
+            square += word->rarity * word->rarity;
+            for (int h = 0; h < HEADS; h++) sums[h] += word->rarity * word->heads[h];
+        }
+    double norm = 1.0 / sqrt(square > 0.0 ? square : 1.0);
+    for (int h = 0; h < HEADS; h++) heads[h] += norm * sums[h];
+}
+
+static double clip(double value, double low, double high) { return fmin(high, fmax(low, value)); }
+
+static double interpolate(const Weights *w, double x) {
+    int last = w->knots - 1, i = 0;
+    if (x <= w->knot_x[0]) return w->knot_y[0];
+    if (x >= w->knot_x[last]) return w->knot_y[last];
+    while (x >= w->knot_x[i + 1]) i++;
+    return w->knot_y[i] + (w->knot_y[i + 1] - w->knot_y[i]) / (w->knot_x[i + 1] - w->knot_x[i]) * (x - w->knot_x[i]);
+}
+
+Prediction predict(const Weights *w, const Measured *m) {
+    float z[PADDED] = {0};
+    double heads[HEADS];
+    Prediction found;
+    for (int c = 0; c < w->names; c++) z[c] = fminf(CLIP, fmaxf(-CLIP, ((float)m->cues[c] - w->centre[c]) * w->scale[c]));
+    for (int h = 0; h < HEADS; h++) {
+        heads[h] = w->bias[h];
+        for (int c = 0; c < w->names; c++) heads[h] += z[c] * w->cues[h][c];
+    }
+    add_words(w, m, heads);
+    add_likeness(w, z, heads);
+    found.length = clip(heads[0], 0.0, log(8.0)), found.ngram = clip(heads[1], 0.0, log(8.0)), found.output = clip(heads[2], 0.0, 12.0);
+    double noise = w->noise[0] + w->noise[1] * found.length;
+    for (int c = 0; c < w->names; c++) noise += z[c] * w->noise[2 + c];
+    found.spread = exp(clip(noise, -3.5, 0.0));
+    found.score = interpolate(w, found.length);
+    return found;
+}
