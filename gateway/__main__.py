@@ -15,6 +15,7 @@ COMMANDS = {
     "engine": "gateway.engine.cli",
     "ledger": "gateway.ledger.cli",
     "observations": "gateway.traffic.cli",
+    "replay": "gateway.measure.load.replay_cli",
     "report": "gateway.measure.report_cli",
     "doctor": "gateway.measure.doctor.cli",
     "fleet": "gateway.measure.fleet",

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from gateway.measure.hbm import INSTANCES, RESERVED, Instance, Memory, ModelError, memory, shape_of
-from gateway.measure.sizing import Description, Plan, PolicyName, TooMuch, break_even, plan
+from gateway.measure.doctor.hbm import INSTANCES, RESERVED, Instance, Memory, ModelError, memory, shape_of
+from gateway.measure.doctor.sizing import Description, Plan, PolicyName, TooMuch, break_even, plan
 
 POLICIES: Final[tuple[PolicyName, ...]] = ("baseline", "speculative", "draftlane")
 

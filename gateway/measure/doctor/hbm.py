@@ -50,6 +50,9 @@ INSTANCES: Final = {
 }
 
 
+_EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
 class ModelError(Exception):
     """A model whose shape is not known; the message says what would help."""
 
@@ -116,18 +119,23 @@ def shape_of(model: str) -> Shape:
     Raises:
         ModelError: neither a known name nor a readable config.json of a dense decoder.
     """
-    if model in SHAPES:
-        return SHAPES[model]
+    known = model.rpartition("/")[2]  # a repository's name too, unless there is such a folder
+    if known in SHAPES and not Path(model).exists():
+        return SHAPES[known]
     path = Path(model) / "config.json" if Path(model).is_dir() else Path(model)
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return _from_config(path.parent.name or model, found)
-    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError) as wrong:
-        known = ", ".join(SHAPES)
-        raise ModelError(f"{model}: no known model ({known}) and no config.json of a dense one: {wrong!r}") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as wrong:
+        names = ", ".join(SHAPES)
+        raise ModelError(f"{model}: no known model ({names}) and no config.json of a dense one: {wrong!r}") from None
 
 
 def _from_config(name: str, config: Mapping[str, Any]) -> Shape:
+    config = config.get("text_config", config)  # models that see have their language model one level down
+    experts = next((key for key in _EXPERTS if config.get(key)), None)
+    if experts is not None:
+        raise ValueError(f"{experts} is {config[experts]}, and the memory of experts is not planned here")
     heads = int(config["num_attention_heads"])
     hidden = int(config["hidden_size"])
     return Shape(
