@@ -44,7 +44,7 @@ def _alone(one: Engine) -> Checkup:
         "speculative": window is not None,
         "window": window,
         "most_tokens_per_step": None if window is None else flags.most_per_step(one),
-        "flags": dict(one.command.values),
+        "flags": {name: value for name, value in one.command.values.items() if name != "--api-key"},
         "environment": {
             name: value for name, value in serving.env.items() if "KEY" not in name and "TOKEN" not in name
         },

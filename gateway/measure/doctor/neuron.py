@@ -39,10 +39,9 @@ def configuration_is_at_home(one: Engine) -> Iterator[Finding]:
     }
     for owner, given in there.items():
         if given and owner != one.release.name:
-            here = _PLACES.get(one.release.name, "no such place: it is no Neuron engine")
-            yield Finding(
-                "fix", _PLACES[owner], f"is what {owner} reads; this is {one.release.name}", f"its place here is {here}"
-            )
+            place = _PLACES.get(one.release.name)
+            todo = f"its place here is {place}" if place else "take it out: this is no Neuron engine"
+            yield Finding("fix", _PLACES[owner], f"is what {owner} reads; this is {one.release.name}", todo)
     version = one.serving.env.get("VLLM_USE_V1")
     if one.release is V0 and version != "0":
         yield Finding("fix", "VLLM_USE_V1", f"is {version or 'not set'}, and this fork is vLLM V0", "set it to 0")
