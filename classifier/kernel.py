@@ -46,10 +46,14 @@ class Kernel:
         except ValueError:  # weights of an earlier release, whose prototypes are on no grid
             return None
 
+    def heads(self, view: View) -> tuple[float, float, float, float, float]:
+        """Log length, log n-gram length, log output tokens, spread and score of a request."""
+        context = self._context(view.system) if view.system else None
+        return self._predict(view.user, view.user_chars, view.form != "", context, request_of(view))
+
     def predict(self, view: View) -> tuple[Prediction, float]:
         """The prediction for a request and its score."""
-        context = self._context(view.system) if view.system else None
-        *found, score = self._predict(view.user, view.user_chars, view.form != "", context, request_of(view))
+        *found, score = self.heads(view)
         return Prediction(*found), score
 
     def measure(self, view: View) -> Measured:

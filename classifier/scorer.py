@@ -16,14 +16,14 @@ from classifier.artifact import ArtefactError, digest_of, load
 from classifier.features import NAMES, Measured, buckets_of, measure
 from classifier.kernel import Kernel
 from classifier.view import View
-from classifier.weights import Prediction, Weights
+from classifier.weights import Weights
 
 __all__ = ["ArtefactError", "Contribution", "Score", "Scorer", "View"]
 
 _LONGEST = 160_000.0  # tokens; e to the twelfth, where predictions of length end
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # nobody assigns to it; `frozen` would treble what making one costs
 class Score:
     """What a request promises: `value` is a calibrated quantile in [0, 1] of the reference distribution.
 
@@ -72,13 +72,14 @@ class Scorer:
         """Predict; never raises."""
         if self._kernel is None:
             return self.score_measured(measure(view), view.max_tokens)
-        found, value = self._kernel.predict(view)
-        return _told(found, value, view.max_tokens)
+        length, ngram, output, spread, value = self._kernel.heads(view)
+        return _told(length, ngram, output, spread, value, view.max_tokens)
 
     def score_measured(self, measured: Measured, max_tokens: float | None = None) -> Score:
         """Predict from features that were computed before."""
         found = self._weights.predict(measured)
-        return _told(found, self._weights.score(found.log_length), max_tokens)
+        value = self._weights.score(found.log_length)
+        return _told(found.log_length, found.log_ngram, found.log_output, found.spread, value, max_tokens)
 
     def features(self, view: View) -> dict[str, Any]:
         """The features of a request without its text, as own-traffic training accepts them."""
@@ -111,10 +112,10 @@ class Scorer:
         return sorted(moved, key=lambda item: -abs(item.effect))[: max(0, top)]
 
 
-def _told(found: Prediction, value: float, max_tokens: float | None) -> Score:
-    """A prediction as a score; no more tokens are expected than are allowed."""
-    output = min(math.exp(found.log_output), _LONGEST if max_tokens is None else max(1.0, max_tokens))
-    return Score(value, math.exp(found.log_length), found.spread, math.exp(found.log_ngram), max(1.0, output))
+def _told(length: float, ngram: float, output: float, spread: float, value: float, max_tokens: float | None) -> Score:
+    """Logarithms as a score; no more tokens are expected than are allowed."""
+    most = _LONGEST if max_tokens is None else max(1.0, max_tokens)
+    return Score(value, math.exp(length), spread, math.exp(ngram), max(1.0, min(math.exp(output), most)))
 
 
 def _spelling(text: str) -> dict[int, str]:

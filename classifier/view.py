@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import islice
 
 # An instruction stands at the head or at the tail of a long prompt and material between them, so both ends are read.
 # 4 KiB covers 99 % of the reference prompts whole and keeps the scorer's cost under a quarter of a millisecond.
@@ -33,7 +32,7 @@ def clip(text: str, cap: int) -> str:
     if len(text) <= cap:
         return text
     tail = cap // 3
-    return f"{text[: cap - tail - 1]}\n{text[-tail:]}"
+    return f"{text[: cap - tail - 1]}\n{text[len(text) - tail :]}"
 
 
 def number(value: object) -> float | None:
@@ -48,30 +47,31 @@ def number(value: object) -> float | None:
         return None
 
 
-@dataclass(slots=True)
 class _Reading:
-    """Text gathered from one piece of content, with what was met on the way."""
+    """Text gathered from one piece of content, with what was met on the way; `room` is in characters."""
 
-    texts: list[str] = field(default_factory=list)
-    room: int = USER_CAP
-    chars: int = 0
-    images: int = 0
-    audio: int = 0
-    files: int = 0
-    token_ids: int = 0
+    __slots__ = ("audio", "chars", "files", "images", "room", "texts", "token_ids")
+
+    def __init__(self, room: int) -> None:
+        self.texts: list[str] = []
+        self.room = room
+        self.chars = self.images = self.audio = self.files = self.token_ids = 0
 
     def add(self, text: str) -> None:
         """Take in `text`, counting all of it and keeping at most the room that is left."""
-        self.chars += len(text)
-        if text and self.room > 0:
-            kept = clip(text, self.room)
-            self.texts.append(kept)
-            self.room -= len(kept)
+        size = len(text)
+        self.chars += size
+        if size and self.room > 0:
+            if size > self.room:
+                text, size = clip(text, self.room), self.room
+            self.texts.append(text)
+            self.room -= size
 
     @property
     def text(self) -> str:
         """What was kept, pieces joined by newlines."""
-        return self.texts[0] if len(self.texts) == 1 else "\n".join(self.texts)
+        texts = self.texts
+        return texts[0] if len(texts) == 1 else "\n".join(texts)
 
 
 def _ends(items: Sequence[object], count: int) -> Sequence[object]:
@@ -81,8 +81,10 @@ def _ends(items: Sequence[object], count: int) -> Sequence[object]:
 
 def _read(content: object, into: _Reading, depth: int = DEPTH) -> None:
     """Gather the text of a message's content: a string, a part, or a list of either, nested at most `depth` times."""
-    if isinstance(content, str):
+    if content.__class__ is str:
         into.add(content)
+    elif isinstance(content, str):
+        into.add(str(content))
     elif isinstance(content, Mapping):
         _read_part(content, into, depth)
     elif isinstance(content, list) and depth > 0:
@@ -114,10 +116,10 @@ def _read_part(part: Mapping[str, object], into: _Reading, depth: int) -> None:
 
 def _tools(tools: object) -> tuple[list[str], str, int]:
     """Names, a bounded text of names and descriptions, and the number of the tools offered."""
-    if not isinstance(tools, list):
+    if tools.__class__ is not list:
         return [], "", 0
     names: list[str] = []
-    reading = _Reading(room=TOOLS_CAP)
+    reading = _Reading(TOOLS_CAP)
     for tool in _ends(tools, SEEN_TOOLS):
         if not isinstance(tool, Mapping):
             continue
@@ -140,6 +142,10 @@ def _fingerprint(system: str, names: Sequence[str]) -> str:
     return blake2b(seen.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
+_GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs")
+_FORMS = {"json_object": "json", "json_schema": "schema", "structural_tag": "guided"}
+
+
 def _format(body: Mapping[str, object]) -> str:
     """What form the answer is held to: "", "json" (any object), "schema" or "guided"."""
     wanted = body.get("response_format")
@@ -147,14 +153,10 @@ def _format(body: Mapping[str, object]) -> str:
     if wanted is None and isinstance(text, Mapping):
         wanted = text.get("format")
     if isinstance(wanted, Mapping):
-        return {"json_object": "json", "json_schema": "schema", "structural_tag": "guided"}.get(
-            str(wanted.get("type"))[:32], ""
-        )
-    if any(
-        body.get(key)
-        for key in ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs")
-    ):
-        return "guided"
+        return _FORMS.get(str(wanted.get("type"))[:32], "")
+    for key in _GUIDED:
+        if body.get(key):
+            return "guided"
     return ""
 
 
@@ -167,9 +169,10 @@ def _forced(choice: object) -> bool:
 
 def _limit(body: Mapping[str, object]) -> float | None:
     for key in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
-        value = number(body.get(key))
-        if value is not None and value > 0:
-            return value
+        if key in body:
+            value = number(body[key])
+            if value is not None and value > 0:
+                return value
     return None
 
 
@@ -177,7 +180,9 @@ def _length(value: object) -> int:
     return len(value) if isinstance(value, list) else int(isinstance(value, str))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(
+    slots=True, kw_only=True, unsafe_hash=True
+)  # nobody assigns to it; `frozen` would treble what making one costs
 class View:
     """A request as the scorer reads it; strings are clipped to the caps above, counts are those of the whole request.
 
@@ -219,22 +224,25 @@ class View:
             body = {}
         said = _Conversation.of(body, kind)
         names, tools, count = _tools(body.get("tools"))
-        prediction = _Reading()
-        _read(body.get("prediction"), prediction)
+        prediction = _Reading(USER_CAP)
+        if "prediction" in body:
+            _read(body["prediction"], prediction)
+        user, earlier = said.user, said.earlier
+        system = said.system.text
         return cls(
             kind=kind if kind in _MESSAGE_KEYS else "chat",
-            user=said.user.text,
-            system=said.system.text,
-            earlier=said.earlier.text,
+            user=user.text,
+            system=system,
+            earlier=earlier.text,
             prefill=said.prefill.text,
             tools=tools,
             tool_names=count,
             tool_forced=_forced(body.get("tool_choice")),
             tool_results=said.tool_results,
             turns=said.turns,
-            images=said.user.images + said.earlier.images,
-            audio=said.user.audio + said.earlier.audio,
-            files=said.user.files + said.earlier.files,
+            images=user.images + earlier.images,
+            audio=user.audio + earlier.audio,
+            files=user.files + earlier.files,
             form=_format(body),
             temperature=number(body.get("temperature")),
             top_p=number(body.get("top_p")),
@@ -242,10 +250,15 @@ class View:
             n=number(body.get("n")) or 1.0,
             stop=_length(body.get("stop") or body.get("stop_sequences")),
             predicted=prediction.chars,
-            user_chars=said.user.chars,
-            template=_fingerprint(said.system.text, names),
+            user_chars=user.chars,
+            template=_fingerprint(system, names),
             prompt_tokens=said.tokens() + len(tools) // 3,
         )
+
+
+def _has_messages(items: Sequence[object]) -> bool:
+    """Whether one of the first items is an object, as messages are."""
+    return any(item.__class__ is dict or isinstance(item, Mapping) for item in items[:4])
 
 
 _MESSAGE_KEYS = {"chat": "messages", "messages": "messages", "responses": "input", "completions": "prompt"}
@@ -253,16 +266,18 @@ _SYSTEM = frozenset({"system", "developer"})
 _RESULT = frozenset({"tool", "function"})
 
 
-@dataclass(slots=True)
 class _Conversation:
     """Who said what: the system prompt, the last user turn, what came between, and a prefilled beginning of the answer."""
 
-    system: _Reading = field(default_factory=lambda: _Reading(room=SYSTEM_CAP))
-    user: _Reading = field(default_factory=_Reading)
-    earlier: _Reading = field(default_factory=lambda: _Reading(room=EARLIER_CAP))
-    prefill: _Reading = field(default_factory=lambda: _Reading(room=EARLIER_CAP))
-    tool_results: int = 0
-    turns: int = 0
+    __slots__ = ("earlier", "prefill", "system", "tool_results", "turns", "user")
+
+    def __init__(self) -> None:
+        self.system = _Reading(SYSTEM_CAP)
+        self.user = _Reading(USER_CAP)
+        self.earlier = _Reading(EARLIER_CAP)
+        self.prefill = _Reading(EARLIER_CAP)
+        self.tool_results = 0
+        self.turns = 0
 
     @classmethod
     def of(cls, body: Mapping[str, object], kind: str) -> _Conversation:
@@ -272,7 +287,7 @@ class _Conversation:
             if key in body:
                 _read(body[key], said.system)
         items = body.get(_MESSAGE_KEYS.get(kind, "messages"))
-        if isinstance(items, list) and any(isinstance(item, Mapping) for item in islice(items, 4)):
+        if isinstance(items, list) and _has_messages(items):
             said._sort(_ends(items, SEEN_MESSAGES))
             said.turns = len(items)
         else:
@@ -284,13 +299,15 @@ class _Conversation:
         """Walk backwards, so that the newest turns have the first claim on the room there is."""
         found = False
         for item in reversed(items):
-            if not isinstance(item, Mapping):
+            if item.__class__ is not dict and not isinstance(item, Mapping):
                 continue
             role, kind = item.get("role"), item.get("type")
             content = item.get("content", item)
-            if isinstance(role, str) and role in _SYSTEM:
+            if role.__class__ is not str:
+                role = str(role) if isinstance(role, str) else None if role is None else ""
+            if role in _SYSTEM:
                 _read(content, self.system)
-            elif kind == "function_call_output" or (isinstance(role, str) and role in _RESULT):
+            elif kind == "function_call_output" or role in _RESULT:
                 self.tool_results += not found
                 _read(content, self.earlier)
             elif not found and (role == "user" or (role is None and kind not in ("function_call", "reasoning"))):
@@ -305,8 +322,12 @@ class _Conversation:
         """A rough count of prompt tokens over what was seen."""
         total = 0.0
         for part in (self.system, self.user, self.earlier, self.prefill):
-            sample = part.texts[0][:256] if part.texts else ""
-            wide = len(sample.encode("utf-8", "replace")) - len(sample)
-            share = min(1.0, wide / (len(sample) or 1))
+            if not part.texts:
+                total += part.chars / 4.0 + part.token_ids
+                continue
+            sample = part.texts[0][:256]
+            share = 0.0
+            if not sample.isascii():
+                share = min(1.0, (len(sample.encode("utf-8", "replace")) - len(sample)) / len(sample))
             total += part.chars / (4.0 - 2.5 * share) + part.token_ids
         return int(total) + 4 * min(self.turns, 2 * SEEN_MESSAGES)

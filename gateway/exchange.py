@@ -62,7 +62,8 @@ class Exchange:
     attempt: Attempt | None = None  # the last request that went out
     stream: Stream | None = None
     again: Callable[[], Awaitable[Stream]] | None = None  # asks another engine for the same, where that may be wanted
-    resumed: bool = False
+    broken: Stream | None = None  # that broke off, while `stream` goes on with its answer
+    broke_at: float = 0.0
     reader: Reader | None = None
     usage: Usage | None = None
     speculation: Speculation | None = None
@@ -133,12 +134,19 @@ class Exchange:
         again, self.again, old = self.again, None, self.stream
         if again is None or old is None:
             raise Unavailable("There is no other engine to ask.", code="no_replica")
-        stream = await again()
+        self.broke_at = self.clock()
         old.close()
+        stream = await again()
         stream.attempts += old.attempts
         stream.first_byte_at = old.first_byte_at  # the client's first token is not the new engine's
-        self.stream, self.resumed = stream, True
+        self.stream, self.broken = stream, old
         return stream
+
+    def go_back(self, reader: Reader) -> None:
+        """The other engine was no help: what the client holds, and pays for, is the answer that broke off."""
+        if self.broken is not None and self.stream is not None:
+            self.stream.close()
+            self.stream, self.broken, self.reader = self.broken, None, reader
 
     def mark(self, phase: str) -> None:
         """Note that a phase of the gateway's own work has ended."""
@@ -194,7 +202,8 @@ class Exchange:
             pool=place.pool.name if place else "",
             replica=place.replica.name if place else "",
             revision=place.pool.config.revision if place else "",
-            speculative=bool(place and place.pool.config.speculative),
+            resumed_from=self.broken.pool.name if self.broken else "",
+            speculative=bool(place and place.pool.speculative),
             attempts=place.attempts if place else 0,
             running=place.running if place else 0,
             reason=plan.reason if plan else "",
@@ -232,7 +241,7 @@ class Exchange:
         """Return when the engine's slot was free again: with the last byte of a whole reply, however slow its reader."""
         stream = self.stream
         if stream is None or not stream.reply.complete:
-            return ended
+            return self.broke_at if self.broke_at and self.broken is None else ended
         return min(max(stream.reply.last_byte_at, stream.sent_at), ended)
 
     def _elsewhere(self, tokens: int, paid: float) -> dict[str, float]:
@@ -242,13 +251,14 @@ class Exchange:
             return {}
         terms: dict[str, Terms] = {}
         for pool in self.pools:
-            if pool.config.kind not in terms and pool is not stream.pool:
-                terms[pool.config.kind] = Terms(
+            kind = pool.config.kind
+            if kind not in terms and pool is not stream.pool:
+                terms[kind] = Terms(
                     price_per_slot_second=pool.price_per_slot_second,
                     step_seconds=pool.step_seconds,
                     ttft_seconds=pool.ttft_seconds,
-                    acceptance_length=plan.expected if pool.config.speculative else 1.0,
-                    spread=self.score.spread if self.score and pool.config.speculative else 0.0,
+                    acceptance_length=plan.expected if pool.speculative else 1.0,
+                    spread=self.score.spread if self.score and pool.speculative else 0.0,
                     most=(pool.config.window or 0) + 1.0,
                 )
         return counterfactuals(tokens=tokens, paid=paid, ran_on=stream.pool.config.kind, terms=terms, score=plan.score)
@@ -262,14 +272,14 @@ class Exchange:
             if at is not None:
                 phases[phase] = at - before - (self.queued if phase == "plan" else 0.0)
                 before = at
-        if stream is not None and "body" in self.marks and not self.resumed:
+        if stream is not None and "body" in self.marks and self.broken is None:
             phases["total"] = stream.sent_at - self.marks["body"] - self.queued
         return phases
 
     def _observe(self) -> Observation:
         """Learn from whole answers only: a cut one says less about its engine than about its client."""
         stream, reader, call = self.stream, self.reader, self.call
-        if stream is None or call is None or self.outcome != "ok" or self.resumed:
+        if stream is None or call is None or self.outcome != "ok" or self.broken is not None:
             return Observation()
         decode = stream.reply.last_byte_at - stream.first_byte_at
         if reader is None:
@@ -282,7 +292,7 @@ class Exchange:
                 streamed=reader is not None,
                 decode_seconds=decode,
                 step_seconds_expected=stream.pool.configured_step(stream.running) * stream.pool.load_factor,
-                window=stream.pool.config.window if stream.pool.config.speculative else None,
+                window=stream.pool.config.window if stream.pool.speculative else None,
                 several="n" in call.features,
                 swallowed=reader.swallowed if reader else False,
                 lagging=stream.reply.paused,
@@ -294,7 +304,7 @@ class Exchange:
         reader, stream = self.reader, self.stream
         if reader is None or stream is None:
             return 0
-        unseen = reader.silent_last and not stream.pool.config.speculative
+        unseen = reader.silent_last and not stream.pool.speculative
         return reader.events - reader.silent_first + unseen
 
     def _estimated_tokens(self) -> int:
@@ -302,7 +312,7 @@ class Exchange:
         reader, stream = self.reader, self.stream
         if reader is None or stream is None:
             return 0
-        per_event = ((self.plan and self.plan.expected) or 1.0) if stream.pool.config.speculative else 1.0
+        per_event = ((self.plan and self.plan.expected) or 1.0) if stream.pool.speculative else 1.0
         return round(max(reader.events - reader.silent_first, 0) * per_event)
 
 

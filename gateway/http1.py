@@ -22,6 +22,9 @@ MAX_IDLE_SECONDS = 4.0  # uvicorn, and so vLLM, closes idle connections after 5 
 _LOOKS = 3  # turns of the loop after the time to connect is over, in which it may still turn out to be
 
 
+_FRAMING = frozenset({b"content-length", b"transfer-encoding"})
+
+
 class Connection(asyncio.Protocol):
     """One connection to the origin, carrying one reply at a time."""
 
@@ -131,9 +134,9 @@ class Connection(asyncio.Protocol):
         if reply is None or reply.headers_done:
             return  # a trailer
         name = name.lower()
-        if name in (b"content-length", b"transfer-encoding"):
+        if name in _FRAMING:
             self._framed = True
-        reply.headers.append((name, value))
+        reply.note_header(name, value)
 
     def on_headers_complete(self) -> None:
         """The head is in; 1xx heads are dropped."""
@@ -143,6 +146,7 @@ class Connection(asyncio.Protocol):
         status = parser.get_status_code()
         if status < 200:
             reply.headers.clear()
+            reply.is_events = reply.is_json = False
             return
         reply.status = status
         reply.headers_done = True

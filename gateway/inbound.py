@@ -58,6 +58,7 @@ class Inbound(asyncio.Protocol):
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._in_head = True
+        self._awaits_continue = False
         self._begun = False  # the head
         self._head_again = b""  # of a request that wishes for another protocol
         self._head_bytes = 0
@@ -156,8 +157,8 @@ class Inbound(asyncio.Protocol):
         return b"".join([first, *lines, b"\r\n"])
 
     def on_message_begin(self) -> None:
-        """A head has begun."""
-        self._begun = True
+        """A head has begun; trailers of the request before are none of its headers."""
+        self._begun, self._awaits_continue, self._headers = True, False, []
 
     def on_url(self, url: bytes) -> None:
         """Collect the target."""
@@ -165,7 +166,10 @@ class Inbound(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Collect one header."""
-        self._headers.append((name.lower(), value))
+        name = name.lower()
+        if name == b"expect":
+            self._awaits_continue = value.lower() == b"100-continue"
+        self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Begin the request, or queue it behind the one that is being answered."""
@@ -191,7 +195,9 @@ class Inbound(asyncio.Protocol):
         path, _, scope["query_string"] = _origin_form(url).partition(b"?")
         scope["raw_path"] = path
         scope["path"] = urllib.parse.unquote(path.decode("ascii")) if b"%" in path else path.decode("ascii")
-        request = Request(self, scope, keep_alive=version != "1.0" and self._parser.should_keep_alive())
+        keep_alive = version != "1.0" and self._parser.should_keep_alive()
+        request = Request(self, scope, keep_alive=keep_alive, awaits_continue=self._awaits_continue)
+        self._awaits_continue = False
         self._reading = request
         if self._current is None:
             self._begin(request)

@@ -19,8 +19,8 @@ from gateway.record import Finished
 
 FLUSH_SECONDS = 0.1
 _FIELDS = (
-    "request_id endpoint tenant model stream status outcome error pool replica attempts reason detail score threshold"
-    " break_even expected propensity explored shadow template prompt_tokens completion_tokens usage_source duration"
+    "request_id endpoint tenant model stream status outcome error pool replica resumed_from attempts reason detail score"
+    " threshold break_even expected propensity explored shadow template prompt_tokens completion_tokens usage_source duration"
     " ttft acceptance steps step_seconds source biased slot_seconds cost_usd"
 ).split()
 _values = attrgetter(*_FIELDS)
@@ -65,14 +65,14 @@ def _line(finished: Finished) -> msgspec.Struct:
     return _Line(
         datetime.fromtimestamp(finished.time, UTC),
         "call",
-        *[_short(value) if value.__class__ is float else None if value == "" else value for value in _values(finished)],
-        {phase: _short(seconds) for phase, seconds in finished.overhead.items()} or None,
+        # Six decimals; `round` takes three times as long.
+        *[
+            (value * 1e6 + 0.5) // 1 / 1e6 if value.__class__ is float else None if value == "" else value
+            for value in _values(finished)
+        ],
+        {phase: (seconds * 1e6 + 0.5) // 1 / 1e6 for phase, seconds in finished.overhead.items()} or None,
         finished.prompt or None,
     )
-
-
-def _short(value: float) -> float:
-    return (value * 1e6 + 0.5) // 1 / 1e6  # `round` takes three times as long
 
 
 def _to_stdout(data: bytes) -> None:

@@ -86,6 +86,7 @@ class Pool:
     def __init__(self, config: PoolConfig, replicas: list[Replica], key: str | None) -> None:
         self.config = config
         self.name = config.name
+        self.speculative = config.speculative
         self.replicas = replicas
         self.authorization = f"Bearer {key}".encode() if key else None
         self.enabled = not config.disabled
@@ -113,12 +114,18 @@ class Pool:
     @property
     def running(self) -> int:
         """Requests of this process on all replicas."""
-        return sum(replica.running for replica in self.replicas)
+        found = 0
+        for replica in self.replicas:
+            found += replica.running
+        return found
 
     @property
     def load(self) -> int:
         """Requests of all gateways on all replicas, as far as known."""
-        return sum(replica.running + replica.others for replica in self.replicas)
+        found = 0
+        for replica in self.replicas:
+            found += replica.running + replica.others
+        return found
 
     @property
     def full(self) -> bool:
@@ -156,9 +163,12 @@ class Pool:
 
     def view(self, now: float) -> PoolView:
         """Return the snapshot that one decision reads."""
-        live = sum(replica.usable(now) for replica in self.replicas)
-        running = self.load
-        slots = self.config.slots * live
+        config = self.config
+        live = running = 0
+        for replica in self.replicas:
+            live += replica.usable(now)
+            running += replica.running + replica.others
+        slots = config.slots * live
         self._bound = slots * (1.0 + self.ahead) if live else math.inf
         per_replica = running / live if live else 0.0
         verdict = self.verdict if self.verdict.guard != "replicas" or not live else FREE  # it has come back since
@@ -169,12 +179,12 @@ class Pool:
             why = verdict.reason
         return PoolView(
             name=self.name,
-            speculative=self.config.speculative,
-            window=self.config.window or 1,
-            drafter=self.config.drafter,
-            revision=self.config.revision,
+            speculative=self.speculative,
+            window=config.window or 1,
+            drafter=config.drafter,
+            revision=config.revision,
             supports=self._supports,
-            max_model_len=self.config.max_model_len,
+            max_model_len=config.max_model_len,
             slots=slots,
             running=min(running, slots),
             queued=max(running - slots, 0) + self.turns.waiting,
@@ -184,7 +194,7 @@ class Pool:
             price_per_slot_second=self.price_per_slot_second,
             available=why is None,
             why_unavailable=why,
-            step_growth=self.config.step_growth,
+            step_growth=config.step_growth,
             guard=verdict.guard,
             belief=verdict.belief,
         )
@@ -196,6 +206,8 @@ class Pool:
 
         The replica that is preferred, by name, goes before as long as it has a free slot. None when none is usable.
         """
+        if len(self.replicas) == 1 and not avoid:
+            return self.replicas[0] if self.replicas[0].usable(now) else None
         usable = [replica for replica in self.replicas if replica.usable(now) and replica not in avoid]
         for replica in usable if prefer else ():
             if replica.name == prefer and replica.running < self.config.slots:

@@ -29,9 +29,10 @@ class Silent(Exception):
 class Reply:
     """One response as it arrives: status, headers, then bytes until `complete`.
 
-    `headers` are (lower-case name, value) pairs of bytes. `read()` returns b"" at the end and raises `Broken` when the
-    connection failed first. One consumer at a time. `reused` says that the connection had carried a reply before, and so may
-    have gone stale. `last_byte_at` is loop time; while reading is paused it stands still, which is no silence of the engine's.
+    `headers` are (lower-case name, value) pairs of bytes; `is_events` and `is_json` are what the content type says. `read()`
+    returns b"" at the end and raises `Broken` when the connection failed first. One consumer at a time. `reused` says that the
+    connection had carried a reply before, and so may have gone stale. `last_byte_at` is loop time; while reading is paused it
+    stands still, which is no silence of the engine's.
     """
 
     __slots__ = (
@@ -47,6 +48,8 @@ class Reply:
         "failed",
         "headers",
         "headers_done",
+        "is_events",
+        "is_json",
         "last_byte_at",
         "paused",
         "reused",
@@ -64,6 +67,8 @@ class Reply:
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.headers_done = False
+        self.is_events = False
+        self.is_json = False
         self.complete = False
         self.paused = False
         self.failed = False
@@ -121,15 +126,18 @@ class Reply:
         self._chunks.insert(0, data)
         self._size += len(data)
 
-    @property
-    def is_events(self) -> bool:
-        """Whether it is a stream of server-sent events."""
-        return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in self.headers)
+    def note_header(self, name: bytes, value: bytes) -> None:
+        """Take one header, its name in lower case."""
+        if name == b"content-type":
+            self.is_events = value.startswith(b"text/event-stream")
+            self.is_json = b"json" in value
+        self.headers.append((name, value))
 
     @property
     def unread_bytes(self) -> bytes:
         """The bytes that have come and that nobody has read."""
-        return b"".join(self._chunks)
+        chunks = self._chunks
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     @property
     def pending(self) -> bool:

@@ -52,12 +52,12 @@ class Request:
         "scope",
     )
 
-    def __init__(self, connection: Inbound, scope: Message, *, keep_alive: bool) -> None:
+    def __init__(self, connection: Inbound, scope: Message, *, keep_alive: bool, awaits_continue: bool) -> None:
         self._connection = connection
         self.scope = scope
         scope["extensions"] = {LINE: self}
         self.keep_alive = keep_alive
-        self._awaits_continue = any(n == b"expect" and v.lower() == b"100-continue" for n, v in scope["headers"])
+        self._awaits_continue = awaits_continue
         self._body: list[bytes] = []
         self._size = 0
         self._whole = False  # the body has come

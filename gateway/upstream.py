@@ -83,7 +83,9 @@ class Upstream:
 
     async def _try_pool(self, pool: Pool, others: Sequence[str], out: Outgoing, tries: Tries) -> Stream | None:
         """Try the pool's replicas; None means go on to the next of the others."""
-        budget = self._budgets.setdefault(pool.name, RetryBudget())
+        budget = self._budgets.get(pool.name)
+        if budget is None:
+            budget = self._budgets[pool.name] = RetryBudget()
         budget.request()
         verdict: Verdict | None = None
         while tries.count < MAX_ATTEMPTS:
@@ -165,7 +167,7 @@ class Upstream:
             except BaseException:
                 stream.close()
                 raise
-            verdict = judge(status, reply.headers, body, speculative=stream.pool.config.speculative, now=time.time())
+            verdict = judge(status, reply.headers, body, speculative=stream.pool.speculative, now=time.time())
         if verdict.unhealthy:
             replica.breaker.failure(loop.time(), self._chance())
         else:
@@ -301,10 +303,10 @@ async def _going_on(reply: Reply, idle_seconds: float) -> bytes:
 def _is_readable(reply: Reply) -> bool:
     """Whether a whole reply that says it is JSON is JSON; half of one must not pass for a success."""
     body = reply.unread_bytes
-    if not body or not any(name == b"content-type" and b"json" in value for name, value in reply.headers):
+    if not (body and reply.is_json):
         return True
     try:
-        msgspec.json.decode(body, type=msgspec.Raw)
+        _scan(body)
     except msgspec.DecodeError:
         return False
     except RecursionError:  # deep, not broken
@@ -312,6 +314,7 @@ def _is_readable(reply: Reply) -> bool:
     return True
 
 
+_scan = msgspec.json.Decoder(msgspec.Raw).decode
 _RELAY = Verdict("relay")
 
 

@@ -103,5 +103,5 @@ def read(data: bytes, before: Usage | None = None) -> Told:
     return told
 
 
-def _first(*values: int | None) -> int:
-    return next((value for value in values if value is not None), 0)
+def _first(one: int | None, other: int | None, before: int) -> int:
+    return one if one is not None else other if other is not None else before

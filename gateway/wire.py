@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal
 
 import msgspec
@@ -151,12 +152,9 @@ def _conversation(messages: list[dict[str, Any]] | None) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for message in messages[:_BEGINNING]:
         content = message.get("content")
-        first = (
-            content[0].get("text")
-            if isinstance(content, list) and content and isinstance(content[0], dict)
-            else content
-        )
-        text = first if isinstance(first, str) else ""
+        if content.__class__ is list:
+            content = content[0].get("text") if content and content[0].__class__ is dict else ""
+        text = content if content.__class__ is str else ""
         digest.update(f"{message['role']}\0{len(text)}\0{text[:_HASHED]}\0".encode(errors="replace"))
         if message["role"] == "user":
             return digest.hexdigest()
@@ -190,11 +188,14 @@ def _read(body: bytes) -> _Request:
         raise BadRequest("The request body is nested too deeply.", code="invalid_json") from None
 
 
+_PROMPTS = {"completions": "prompt", "responses": "input"}
+
+
 def _require_prompt(request: _Request, endpoint: Endpoint) -> None:
     """Check the one field that every call of this endpoint must have, and the shape that scoring relies on."""
     if not request.model:
         raise BadRequest("'model' must not be empty.", param="model", code="invalid_value")
-    field = {"completions": "prompt", "responses": "input"}.get(endpoint, "messages")
+    field = _PROMPTS.get(endpoint, "messages")
     value = getattr(request, field)
     if value is None and not (field == "prompt" and request.prompt_embeds):
         raise BadRequest(f"Missing required parameter: '{field}'.", param=field, code="missing_required_parameter")
@@ -202,14 +203,20 @@ def _require_prompt(request: _Request, endpoint: Endpoint) -> None:
         return
     if not value:
         raise BadRequest("'messages' must hold at least one message.", param="messages", code="empty_array")
-    for index, message in enumerate(value):
+    _require_messages(value)
+
+
+def _require_messages(messages: Sequence[dict[str, Any]]) -> None:
+    for index, message in enumerate(messages):
         content = message.get("content")
-        if not isinstance(message.get("role"), str):
+        if message.get("role").__class__ is not str:
             raise _wrong(f"messages[{index}].role", "a string")
-        if not isinstance(content, str | list | None):
+        if content.__class__ is str or content is None:
+            continue
+        if content.__class__ is not list:
             raise _wrong(f"messages[{index}].content", "a string or an array")
-        for place, part in enumerate(content if isinstance(content, list) else ()):
-            if not isinstance(part, dict | str):
+        for place, part in enumerate(content):
+            if part.__class__ is not dict and part.__class__ is not str:
                 raise _wrong(f"messages[{index}].content[{place}]", "an object")
 
 
@@ -232,14 +239,32 @@ _VIEWED = (
 ).split()
 
 
+_viewed = attrgetter(*_VIEWED)
+
+
 def _fields(request: _Request) -> dict[str, Any]:
-    return {name: value for name in _VIEWED if (value := getattr(request, name)) is not None}
+    return {name: value for name, value in zip(_VIEWED, _viewed(request), strict=True) if value is not None}
+
+
+# What few requests have; where all are absent, only sampling and media are left to look at.
+_RARE = (
+    "min_p logit_bias tool_choice response_format text output_config presence_penalty frequency_penalty repetition_penalty"
+    " logprobs top_logprobs prompt_logprobs n best_of use_beam_search guided_json guided_regex guided_choice guided_grammar"
+    " structured_outputs"
+).split()
+_rare = attrgetter(*_RARE)
+_NOTHING_RARE = (None,) * len(_RARE)
+_SAMPLING, _GREEDY = frozenset({"sampling"}), frozenset[str]()
 
 
 def _features(request: _Request, endpoint: Endpoint) -> frozenset[str]:
     """Name the abilities the call needs. `min_p: 0`, `n: 1` and the like ask for nothing; an absent temperature samples."""
+    samples = request.temperature is None or request.temperature > 0
+    media = _has_media(request.messages or request.input)
+    if not media and _rare(request) == _NOTHING_RARE:
+        return _SAMPLING if samples else _GREEDY
     asked = {
-        "sampling": request.temperature is None or request.temperature > 0,
+        "sampling": samples,
         "min_p": bool(request.min_p and request.min_p > 0),
         "logit_bias": bool(request.logit_bias),
         "structured_output": _structured(request),
@@ -248,7 +273,7 @@ def _features(request: _Request, endpoint: Endpoint) -> frozenset[str]:
         or request.repetition_penalty not in (None, 0, 1),
         "logprobs": _wants_logprobs(request, endpoint),
         "n": (request.n or 1) > 1 or (request.best_of or 1) > 1 or bool(request.use_beam_search),
-        "images": _has_media(request.messages or request.input),
+        "images": media,
     }
     return frozenset(name for name, needed in asked.items() if needed)
 
@@ -280,8 +305,8 @@ def _has_media(messages: str | Sequence[Any] | None) -> bool:
     if not messages or isinstance(messages, str):
         return False
     for message in messages:
-        parts = message.get("content") if isinstance(message, dict) else None
-        if isinstance(parts, list):
+        parts = message.get("content") if message.__class__ is dict else None
+        if parts.__class__ is list:
             for part in parts:
                 if isinstance(part, dict) and part.get("type") in _MEDIA:
                     return True

@@ -97,12 +97,13 @@ def slot_time(tokens: float, terms: Terms, acceptance_length: float | None = Non
 
 def estimate(tokens: float, terms: Terms) -> Estimate:
     """Return what an answer of so many tokens would cost at these terms, with the band that the acceptance leaves."""
+    price, length = terms.price_per_slot_second, terms.acceptance_length
+    usd = attributed(slot_time(tokens, terms), price)
+    if terms.spread == 0.0:
+        return Estimate(usd, usd, usd)
     factor = math.exp(_BAND * terms.spread)
-    usd, low, high = (
-        attributed(slot_time(tokens, terms, length), terms.price_per_slot_second)
-        for length in (terms.acceptance_length, terms.acceptance_length * factor, terms.acceptance_length / factor)
-    )
-    return Estimate(usd, low, high)
+    low, high = slot_time(tokens, terms, length * factor), slot_time(tokens, terms, length / factor)
+    return Estimate(usd, attributed(low, price), attributed(high, price))
 
 
 def counterfactuals(
@@ -120,12 +121,16 @@ def counterfactuals(
     policy whose pool is missing keeps the call where it ran. "threshold" sends scores from `threshold` up to the
     speculative pool.
     """
-    told = {kind: Estimate(paid, paid, paid) for kind in ("baseline", "speculative")}
-    for kind, there in terms.items():
-        if kind != ran_on:
-            told[kind] = estimate(tokens, there)
-    chosen = "speculative" if score is not None and score >= threshold else "baseline"
-    flat = {"threshold": told[chosen].usd}
-    for kind in ("baseline", "speculative"):
-        flat |= {kind: told[kind].usd, f"{kind}_low": told[kind].low, f"{kind}_high": told[kind].high}
-    return flat
+    here = Estimate(paid, paid, paid)
+    baseline = estimate(tokens, terms["baseline"]) if ran_on != "baseline" and "baseline" in terms else here
+    speculative = estimate(tokens, terms["speculative"]) if ran_on != "speculative" and "speculative" in terms else here
+    chosen = speculative if score is not None and score >= threshold else baseline
+    return {
+        "threshold": chosen.usd,
+        "baseline": baseline.usd,
+        "baseline_low": baseline.low,
+        "baseline_high": baseline.high,
+        "speculative": speculative.usd,
+        "speculative_low": speculative.low,
+        "speculative_high": speculative.high,
+    }

@@ -6,8 +6,8 @@ first dollar.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
 
 from gateway.config import Config
 from gateway.metrics.families import Families
@@ -20,8 +20,22 @@ DECILES: Final = 10
 KINDS: Final = ("prompt", "completion")
 REFUSED: Final = frozenset({"rejected", "unavailable"})
 ZERO_COST: Final = ("no_usage", "no_price", "no_slot_time")
+_Row = TypeVar("_Row")
 _BASELINE, _SPECULATIVE = "baseline", "speculative"
 _CACHED: Final = 20_000  # combinations of labels whose rows are looked up only once
+
+
+class _By(dict[str, _Row]):
+    """Rows by one label more, each looked up in its family only once."""
+
+    __slots__ = ("_find",)
+
+    def __init__(self, find: Callable[[str], _Row]) -> None:
+        self._find = find
+
+    def __missing__(self, label: str) -> _Row:
+        row = self[label] = self._find(label)
+        return row
 
 
 class _Served:
@@ -31,16 +45,18 @@ class _Served:
         "completion",
         "cost",
         "decision",
+        "elsewhere",
         "first_token",
         "per_token",
         "prompt",
         "regret",
         "score",
         "slot_seconds",
+        "source",
     )
 
     def __init__(self, families: Families, who: tuple[str, str, str], reason: str) -> None:
-        model, pool, _ = who
+        model, pool, tenant = who
         self.first_token: Spread = families.first_token.row(*who)
         self.per_token: Spread = families.per_token.row(*who)
         self.prompt: Count = families.tokens.row(*who, "prompt")
@@ -50,18 +66,21 @@ class _Served:
         self.regret: Count = families.regret.row(model, pool)
         self.decision: Count = families.decisions.row(model, pool, reason)
         self.score: Spread = families.score.row(model)
+        self.elsewhere = _By(lambda policy: families.counterfactual.row(model, tenant, policy))
+        self.source = _By(lambda source: families.observations.row(pool, source))
 
 
 class _Rows:
     """The rows that calls of one kind move, looked up once."""
 
-    __slots__ = ("duration", "model", "pool", "requests", "served", "tenant")
+    __slots__ = ("duration", "model", "overhead", "pool", "requests", "served", "tenant")
 
     def __init__(self, families: Families, known: Known, record: Finished) -> None:
         self.model, self.pool, self.tenant = who = known.who(record)
         endpoint, outcome, status = known.ending(record)
         self.requests: Count = families.requests.row(endpoint, *who, outcome, status)
         self.duration: Spread = families.duration.row(*who)
+        self.overhead = _By(families.overhead.row)
         self.served = None if self.pool == NONE else _Served(families, who, known.reason(record.reason))
 
 
@@ -115,7 +134,7 @@ class Calls:
         rows.requests.value += 1
         rows.duration.add_example(record.duration, record.request_id, record.time)
         for phase, seconds in record.overhead.items():
-            families.overhead.row(phase).add(seconds)
+            rows.overhead[phase].add(seconds)
         served = rows.served
         if served is None:
             if record.outcome in REFUSED:
@@ -127,21 +146,22 @@ class Calls:
         served.slot_seconds.value += record.slot_seconds
         served.cost.value += record.cost_usd
         if record.counterfactual:
-            self._elsewhere(record, rows, served)
+            self._elsewhere(record, served)
         if record.ttft is not None:
             served.first_token.add_example(record.ttft, record.request_id, record.time)
             if record.completion_tokens > 1:
                 served.per_token.add((record.duration - record.ttft) / (record.completion_tokens - 1))
         if record.score is not None:
             served.score.add(record.score)
+        served.source["biased" if record.biased else record.source].value += 1
         self._acceptance(record, rows.pool)
         self._unusual(record, rows)
 
-    def _elsewhere(self, record: Finished, rows: _Rows, served: _Served) -> None:
+    def _elsewhere(self, record: Finished, served: _Served) -> None:
         """Count what the call would have cost under other policies, and by how much another pool seems cheaper."""
         elsewhere = record.counterfactual
         for policy, dollars in elsewhere.items():
-            self._families.counterfactual.row(rows.model, rows.tenant, policy).value += dollars
+            served.elsewhere[policy].value += dollars
         other = elsewhere.get(_BASELINE if record.speculative else _SPECULATIVE)
         if other is not None and other < record.cost_usd:
             served.regret.value += record.cost_usd - other
@@ -149,7 +169,6 @@ class Calls:
     def _acceptance(self, record: Finished, pool: str) -> None:
         """Count what the call showed of speculation, beside what was predicted."""
         families = self._families
-        families.observations.row(pool, "biased" if record.biased else record.source).value += 1
         seen = None if record.biased else record.acceptance
         if not record.speculative:
             # A non-streamed answer's timing is no control: it takes the step time that it would have to confirm.
@@ -175,6 +194,8 @@ class Calls:
             families.queue.row(rows.pool).add(record.queued)
         if record.attempts > 1:
             families.retries.row(rows.pool).value += record.attempts - 1
+        if record.resumed_from:
+            families.resumed.row(rows.pool, self._known.pool(record.resumed_from)).value += 1
         if record.copy_of or (record.shadow and record.shadow != record.pool):
             self._shadow(record)
         if record.shadow and not record.copy_of:
