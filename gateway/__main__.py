@@ -16,6 +16,7 @@ COMMANDS = {
     "ledger": "gateway.ledger.cli",
     "observations": "gateway.traffic.cli",
     "replay": "gateway.measure.load.replay_cli",
+    "compare": "gateway.measure.paired.compare_cli",
     "report": "gateway.measure.report_cli",
     "doctor": "gateway.measure.doctor.cli",
     "fleet": "gateway.measure.fleet",

@@ -1,0 +1,85 @@
+"""A comparison of what was measured before: a results file of this command, or two of other load generators."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gateway.measure.load.sample import Sample
+from gateway.measure.load.sample import read as read_results
+from gateway.measure.paired import formats, pairs
+from gateway.measure.paired.compared import Terms, comparison, with_difference
+from gateway.measure.paired.outputs import parted
+from gateway.measure.paired.result import Comparison, Difference, Ended
+
+_ENDED = Ended(by="files", text="compared from files")
+
+
+def from_files(args: argparse.Namespace) -> tuple[Comparison, Sequence[Sample], str]:
+    """Compare what files hold; returns what was found, in which calls, and the model's name.
+
+    Raises:
+        FormatError, ResultsError: a file cannot be read.
+    """
+    if len(args.sources) == 1:
+        return own(Path(args.sources[0].removeprefix("draftlane:")), args)
+    return foreign(args.sources[0], args.sources[1], args)
+
+
+def own(path: Path, args: argparse.Namespace) -> tuple[Comparison, Sequence[Sample], str]:
+    """Compare the calls of a results file of this command."""
+    header, samples = read_results(path)
+    settings: dict[str, Any] = header.settings
+    names = settings.get("names")
+    if not isinstance(names, list) or len(names) != 2 or settings.get("command") != "compare":
+        raise formats.FormatError(f"{path}: no results of draftlane compare; other tools' files come in twos")
+    terms = Terms(precision=args.precision, seed=args.seed)
+    try:
+        found = comparison(samples, (names[0], names[1]), terms, _ENDED, settings=settings)
+    except ValueError as error:
+        raise formats.FormatError(f"{path}: {error}; measure first") from None
+    models = settings.get("models")
+    return found, samples, str(models[0]) if isinstance(models, list) and models else "unknown"
+
+
+def foreign(first: str, second: str, args: argparse.Namespace) -> tuple[Comparison, Sequence[Sample], str]:
+    """Compare two files of other load generators, the baseline's first."""
+    names: tuple[str, str] = args.names
+    loaded = [formats.read(text, name) for text, name in zip((first, second), names, strict=True)]
+    notes = [note for each in loaded for note in each.notes]
+    levels = {each.concurrency for each in loaded}
+    if len(levels - {None}) > 1:
+        notes.append(
+            f"measured with different loads: {loaded[0].concurrency} under way in {loaded[0].path},"
+            f" {loaded[1].concurrency} in {loaded[1].path}"
+        )
+    level = levels.pop() if len(levels) == 1 else None
+    pairing = formats.in_pairs(loaded[0], loaded[1])
+    samples = [
+        msgspec.structs.replace(one, target=pairs.label(name, level), cost_usd=_cost(one, args, name))
+        for each, name in zip(loaded, names, strict=True)
+        for one in each.samples
+    ]
+    settings = {
+        "command": "compare",
+        "names": list(names),
+        "files": [str(each.path) for each in loaded],
+        "formats": [each.format for each in loaded],
+    }
+    terms = Terms(precision=args.precision, seed=args.seed, pairing=pairing)
+    found = comparison(samples, names, terms, _ENDED, settings=settings, notes=notes)
+    return with_difference(found, lambda difference: _parted(difference, loaded)), samples, "unknown"
+
+
+def _cost(sample: Sample, args: argparse.Namespace, name: str) -> float | None:
+    price: float | None = args.price_baseline if name == args.names[0] else args.price_speculative
+    return sample.cost_usd if price is None else price / args.slots * sample.e2e_seconds / 3600
+
+
+def _parted(found: Difference, loaded: Sequence[formats.Loaded]) -> Difference:
+    texts = [(each.texts or {}).get((found.line, found.id, 0)) for each in loaded]
+    return found if texts[0] is None or texts[1] is None else parted(found, texts[0], texts[1])

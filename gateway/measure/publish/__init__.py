@@ -1,0 +1,1 @@
+"""Results made public: pages with charts, and metrics in CloudWatch."""
