@@ -25,6 +25,10 @@ class ResultsError(Exception):
     """A results file that cannot be read, written or gone on with; the message names it and says what to do."""
 
 
+class WrongResults(ResultsError):
+    """The file is there and is not what this run may write to."""
+
+
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """What one measured call gave. Times are seconds, `started` is a Unix time, money is US dollars.
 
@@ -139,7 +143,7 @@ def _header_of(path: Path, line: bytes) -> Header:
             f"{path}: line 1: not the header of a results file of Draftlane; name another file"
         ) from None
     if header.version != VERSION:
-        raise ResultsError(f"{path}: written by another version ({header.version}, here {VERSION}); measure anew")
+        raise WrongResults(f"{path}: written by another version ({header.version}, here {VERSION}); measure anew")
     return header
 
 
@@ -162,7 +166,7 @@ class Results:
             self._begin(dict(settings), resume=resume)
         except BlockingIOError:
             self.close()
-            raise ResultsError(f"{path}: another process is writing to it; wait for it, or name another file") from None
+            raise WrongResults(f"{path}: another process is writing to it; wait for it, or name another file") from None
         except OSError as error:
             self.close()
             raise ResultsError(f"{path}: {error.strerror or error}; nothing was written") from error
@@ -211,14 +215,14 @@ class Results:
             self._write(Header(draftlane="samples", version=VERSION, settings=settings))
             return
         if not resume:
-            raise ResultsError(f"{self.path}: exists already; go on with --resume, or name another file")
+            raise WrongResults(f"{self.path}: exists already; go on with --resume, or name another file")
         self._mend()
         if not self._end:
             self._write(Header(draftlane="samples", version=VERSION, settings=settings))
             return
         header, self.kept = read(self.path)
         if differences := sorted(_differences(header.settings, msgspec.to_builtins(settings))):
-            raise ResultsError(
+            raise WrongResults(
                 f"{self.path}: holds results of another run ({'; '.join(differences)}); use its settings, or name another file"
             )
 
