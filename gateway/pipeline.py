@@ -89,10 +89,19 @@ class Pipeline:
         """Offer to go on with a stream that breaks, where that is wanted, and copy a share of shadow calls."""
         live = self.live
         if live.config.routing.resume_streams and _says_the_same(call):
-            exchange.again = lambda: live.upstream.open(
-                plan.pools, out, exchange.sent, without=exchange.stream.replica if exchange.stream else None
-            )
+            exchange.again = lambda: self._open_again(exchange, plan, out)
         live.mirror.consider(exchange, out, live.config.routing.shadow_share)
+
+    async def _open_again(self, exchange: Exchange, plan: Plan, out: Outgoing) -> Stream:
+        """Ask another engine for an answer that broke off, where there is room first; where there is none, in turn."""
+        live, limits, broken = self.live, self.live.config.limits, exchange.stream
+        known = [name for name in plan.pools if name in live.pools]  # a reload may have removed some meanwhile
+        pools = sorted(known, key=lambda name: live.pools[name].full)
+        if pools and live.pools[pools[0]].full and exchange.tenant is not None:
+            await live.pools[pools[0]].turns.wait(
+                exchange.tenant.name, most=limits.max_waiting, seconds=limits.idle_seconds, retry_after=1.0
+            )
+        return await live.upstream.open(pools, out, exchange.sent, without=broken.replica if broken else None)
 
     async def open_other(
         self, exchange: Exchange, method: bytes, target: bytes, headers: Headers, read_body: Body

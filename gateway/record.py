@@ -49,6 +49,7 @@ class Finished:
     pool: str = ""
     replica: str = ""
     revision: str = ""
+    resumed_from: str = ""  # the pool whose stream broke off, where `pool` has gone on with it from the beginning
     speculative: bool = False
     attempts: int = 0
     running: int = 0  # requests on the replica when this one was sent, itself included

@@ -7,13 +7,17 @@ answer, whole, or is told that its answer broke off: nothing is ever glued toget
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
 
 from gateway import sse
 
-MOST_BYTES: Final = 1 << 20  # of one answer's events that are remembered; a longer one that breaks off stays broken
+MOST_TEXT: Final = 256 * 1024  # characters of one answer that are remembered; a longer one that breaks off stays broken
+RAW_BYTES: Final = 32 * 1024  # of events that are kept as they are, before only their text is: a hundred tokens
+# What may be compared. Anything else in an event, such as calls of tools or ids of tokens, is not known well enough.
+_TEXTS: Final = frozenset({"content", "reasoning_content", "reasoning"})
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -22,19 +26,23 @@ class Diverged(Exception):
     """The new answer is another one, or the old one cannot be compared."""
 
 
-class _Delta(msgspec.Struct):
-    content: str | None = None
-
-
 class _Choice(msgspec.Struct):
-    delta: _Delta | None = None
+    delta: dict[str, Any] | None = None
     text: str | None = None  # of completions
+    token_ids: Any = None
     finish_reason: str | None = None
 
-    @property
-    def said(self) -> str:
-        """What the event adds to the answer."""
-        return self.text or (self.delta.content if self.delta else None) or ""
+    def pieces(self) -> Iterator[tuple[str, str]]:
+        """Yield what the event adds to the answer: where, and what; raises Diverged where that is no text."""
+        if self.token_ids:
+            raise Diverged
+        if self.text:
+            yield "text", self.text
+        for name, value in (self.delta or {}).items():
+            if value and name != "role":
+                if name not in _TEXTS or not isinstance(value, str) or "\0" in value:
+                    raise Diverged
+                yield name, value
 
 
 class _Event(msgspec.Struct):
@@ -42,54 +50,128 @@ class _Event(msgspec.Struct):
     choices: list[_Choice] = []
 
 
+class _Failure(msgspec.Struct):
+    error: dict[str, Any] | str
+
+
 _decode: Final = msgspec.json.Decoder(_Event).decode
+_decode_failure: Final = msgspec.json.Decoder(_Failure).decode
+
+
+class _Flat:
+    """Texts of several kinds as one, in which the kind stands between NULs where another one begins."""
+
+    __slots__ = ("_kind",)
+
+    def __init__(self) -> None:
+        self._kind = ""
+
+    def add(self, pieces: Iterator[tuple[str, str]]) -> str:
+        """Return further pieces as they follow the ones before."""
+        flat = ""
+        for kind, text in pieces:
+            if kind != self._kind:
+                self._kind = kind
+                flat += f"\0{kind}\0"
+            flat += text
+        return flat
 
 
 class Told:
-    """The events that a client has been sent."""
+    """What a client has been told of an answer; `failure` is the engine's own error event, which it has not been told yet."""
 
-    __slots__ = ("_parts", "_size")
+    __slots__ = ("_flat", "_id", "_lost", "_parts", "_size", "_text", "_texts", "failure")
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._parts: list[bytes] = []  # whole events
+        self._size = 0  # of them
+        self._id: str | None = None
+        self._flat = _Flat()
+        self._texts: list[str] = []
+        self._text = 0  # characters of them
+        self._lost = False
+        self.failure = b""
 
     def keep(self, data: bytes) -> bytes:
-        """Remember events on their way to the client, and return them."""
+        """Remember whole events on their way to the client, and return them."""
+        self._parts.append(data)
         self._size += len(data)
-        if self._size <= MOST_BYTES:
-            self._parts.append(data)
-        else:
-            self._parts.clear()
+        if self._size > RAW_BYTES:
+            self._digest()
         return data
+
+    def hold_failure(self, data: bytes) -> bytes:
+        """Keep the engine's error event, and what follows it, from the client; return the events before it."""
+        before = b""
+        for event in sse.events(data):
+            if self.failure or sse.fails(event):
+                self.failure += event
+            else:
+                before += event
+        return before
+
+    @property
+    def refused(self) -> bool:
+        """Whether the engine's error blames the request: any other engine would refuse it too."""
+        try:
+            error = _decode_failure(sse.data_of(self.failure)).error
+        except UNREADABLE:
+            return False
+        code = error.get("code") if isinstance(error, dict) else None
+        return isinstance(code, int) and 400 <= code < 500
 
     def answer(self) -> tuple[str, str]:
         """Return the id and the text that were told; raises Diverged when they are not to be had any more."""
-        if not 0 < self._size <= MOST_BYTES:
+        self._digest()
+        if self._lost or self._id is None:
             raise Diverged
-        events = [_read(event) for event in sse.events(b"".join(self._parts)) if sse.data_of(event)]
-        if not events:
-            raise Diverged
-        return events[0].id, "".join(choice.said for event in events for choice in event.choices)
+        return self._id, "".join(self._texts)
+
+    def _digest(self) -> None:
+        """Keep of events their text alone: a tenth of their size."""
+        try:
+            for event in () if self._lost else sse.events(b"".join(self._parts)):
+                if sse.data_of(event):
+                    self._take(_read(event))
+        except Diverged:
+            self._lost = True
+        if self._lost or self._text > MOST_TEXT:
+            self._lost = True
+            self._texts.clear()
+        self._parts.clear()
+        self._size = 0
+
+    def _take(self, event: _Event) -> None:
+        if self._id is None:
+            self._id = event.id
+        for choice in event.choices:
+            text = self._flat.add(choice.pieces())
+            self._texts.append(text)
+            self._text += len(text)
 
 
 class Rejoin:
-    """Follows the new answer; `feed` returns nothing until it has reached what was told, and the rest from there on."""
+    """Follows the new answer; `feed` returns nothing until it has reached what was told, and the rest from there on.
 
-    __slots__ = ("_behind", "_id", "_new_id", "_said", "_told")
+    `behind` is true until then. `note` goes before the first event that is forwarded.
+    """
+
+    __slots__ = ("_at", "_flat", "_id", "_new_id", "_old_id", "_told", "behind", "note")
 
     def __init__(self, told: Told) -> None:
         self._id, self._told = told.answer()
-        self._said = ""
-        self._behind = True
-        self._new_id = b""
+        self._flat = _Flat()
+        self._at = 0  # how much of what was told it has said
+        self._new_id = self._old_id = b""
+        self.behind = True
+        self.note = b""
 
     def feed(self, data: bytes) -> bytes:
         """Take whole events of the new answer, return those to forward; raises Diverged if it is another answer."""
         found = []
         for event in sse.events(data):
-            if not self._behind:
-                found.append(event.replace(self._new_id, b'"id":"%b"' % self._id.encode(), 1))
+            if not self.behind:
+                found.append(event.replace(self._new_id, self._old_id, 1))
             elif sse.data_of(event):
                 found.append(self._compare(event))
         return b"".join(found)
@@ -99,30 +181,45 @@ class Rejoin:
         if not read.choices:
             raise Diverged  # its end, before it had said as much
         choice = read.choices[0]
-        self._said += choice.said
-        if len(self._said) < len(self._told):
-            if choice.finish_reason or not self._told.startswith(self._said):
+        pieces = list(choice.pieces())
+        said = self._flat.add(iter(pieces))
+        lacking = len(self._told) - self._at
+        if len(said) < lacking:
+            if choice.finish_reason or not self._told.startswith(said, self._at):
                 raise Diverged
+            self._at += len(said)
             return b""
-        if not self._said.startswith(self._told):
+        if not said.startswith(self._told[self._at :]):
             raise Diverged
-        self._behind = False
-        self._new_id = b'"id":"%b"' % read.id.encode()
-        rest = self._said[len(self._told) :]
-        return self._cut(event, rest) if rest or choice.finish_reason else b""
+        rest = said[lacking:]
+        forward = b""
+        self._learn_id(event, read.id)
+        if rest == said and (rest or choice.finish_reason):
+            forward = event.replace(self._new_id, self._old_id, 1)
+        elif rest or choice.finish_reason:
+            forward = self._cut(event, pieces, rest)
+        self.behind = False
+        return self.note + forward
 
-    def _cut(self, event: bytes, rest: str) -> bytes:
+    def _learn_id(self, event: bytes, new: str) -> None:
+        """Note how the new engine writes the answer's id, so that it can be written as the one that the client knows."""
+        gap = b'"id": "' if b'"id": "%b"' % new.encode() in event else b'"id":"'
+        self._new_id, self._old_id = (b'%b%b"' % (gap, name.encode()) for name in (new, self._id))
+
+    def _cut(self, event: bytes, pieces: list[tuple[str, str]], rest: str) -> bytes:
         """Return an event with only the part of its text that the client does not have."""
+        if len(pieces) != 1:  # of several texts it would have to be known which one the client has
+            raise Diverged
         try:
             whole: dict[str, Any] = msgspec.json.decode(sse.data_of(event))
         except UNREADABLE:  # in what was skipped before
             raise Diverged from None
         whole["id"] = self._id
-        choice = whole["choices"][0]
-        if isinstance(choice.get("delta"), dict):
-            choice["delta"]["content"] = rest
-        else:
+        choice, (kind, _) = whole["choices"][0], pieces[0]
+        if kind == "text":
             choice["text"] = rest
+        else:
+            choice["delta"][kind] = rest
         return b"data: " + msgspec.json.encode(whole) + b"\n\n"
 
 

@@ -3,7 +3,7 @@
 The endings: the whole answer; the engine's own error; a refusal before anything was sent; no engine that answers; a stream that
 breaks off, falls silent or takes too long; a client that leaves; a client that stops reading; a shutdown. After the first
 byte a failure becomes one SSE error event and no end mark, so that a broken answer never looks whole; a broken reply of
-another kind is cut. Only where the operator wants it, a stream that broke off goes on from another engine (see `rejoin`).
+another kind is cut. A stream that broke off goes on from another engine where that says the same (see `rejoin`).
 """
 
 from __future__ import annotations
@@ -112,18 +112,18 @@ async def _copy(
 
 async def _copy_events(exchange: Exchange, stream: Stream, send: Send, watch: Watch, limits: Limits) -> None:
     told = Told() if exchange.again is not None else None
-    reader = _new_reader(exchange, limits)
-    feed = reader.feed if told is None else lambda data: told.keep(reader.feed(data))
+    reader = first = _new_reader(exchange, limits)
+    feed = reader.feed if told is None else _keeping(told, reader)
     try:
         failure = await _pump(exchange, reader, stream.reply, feed, send, watch)
-        if told is not None and not reader.failed and not _is_whole(exchange, reader, failure):
+        if told is not None and not _is_whole(exchange, reader, failure):
             reader, failure = await _go_on(exchange, told, reader, failure or _ENDED_EARLY, send, watch, limits)
     finally:
         if exchange.reader is not None:
             exchange.usage, exchange.speculation = exchange.reader.usage, exchange.reader.speculation
     if reader.failed:
         exchange.fail(_REPORTED, "truncated" if reader.events else "engine_error")
-        rest = b""
+        rest = told.failure if told is not None and reader is first else b""
     elif _is_whole(exchange, reader, failure):
         exchange.whole(reader.usage, reader.speculation)
         rest = reader.rest()
@@ -148,27 +148,49 @@ def _is_whole(exchange: Exchange, reader: Reader, failure: Failure | None) -> bo
     return reader.ended or (finished and failure is None)
 
 
+def _keeping(told: Told, reader: Reader) -> Callable[[bytes], bytes]:
+    """Return the reader's feed that also remembers what the client is told; an engine's own error is not told yet."""
+
+    def feed(data: bytes) -> bytes:
+        out = reader.feed(data)
+        return told.keep(told.hold_failure(out) if reader.failed else out)
+
+    return feed
+
+
 async def _go_on(
     exchange: Exchange, told: Told, broken: Reader, failure: Failure, send: Send, watch: Watch, limits: Limits
 ) -> tuple[Reader, Failure | None]:
     """Ask another engine for the same answer and forward what the client lacks; return its reader and what went wrong.
 
-    Where that is not possible, it stays at the broken one's.
+    Where that is not possible, or would keep the client waiting for longer than an engine may be silent, it stays at the
+    broken one's.
     """
+    stream, loop = exchange.stream, asyncio.get_running_loop()
+    until = loop.time() + limits.idle_seconds
+    if stream is None or told.refused or stream.reply.last_byte_at - stream.first_byte_at > limits.idle_seconds:
+        return broken, failure  # it would take about as long again to get there
     try:
         rejoin = Rejoin(told)
-        stream = await exchange.reopen()
-    except (Diverged, GatewayError):
+        async with asyncio.timeout_at(until):
+            stream = await exchange.reopen()
+    except (Diverged, GatewayError, TimeoutError):
         return broken, failure
-    if stream.reply.status != 200 or not stream.reply.is_events:
-        return broken, failure
-    reader = _new_reader(exchange, limits)
-    try:
-        return reader, await _pump(
-            exchange, reader, stream.reply, lambda data: rejoin.feed(reader.feed(data)), send, watch
-        )
-    except Diverged:
-        return reader, failure
+    reply, after = stream.reply, None
+    if reply.status == 200 and reply.is_events:
+        rejoin.note = b": x-draftlane-pool: %b\n\n" % stream.pool.name.encode()
+        reader = _new_reader(exchange, limits)
+        timer = loop.call_at(until, lambda: reply.fail(Silent("It comes too late.")) if rejoin.behind else None)
+        try:
+            after = await _pump(exchange, reader, reply, lambda data: rejoin.feed(reader.feed(data)), send, watch)
+        except Diverged:
+            pass
+        finally:
+            timer.cancel()
+        if not rejoin.behind:
+            return reader, after
+    exchange.go_back(broken)
+    return broken, failure
 
 
 async def _pump(

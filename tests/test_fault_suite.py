@@ -20,7 +20,7 @@ async def test_every_fault_is_a_pass(mode: Mode) -> None:
 
 
 async def test_a_stream_that_has_begun_ends_in_a_clean_error_unless_it_may_be_gone_on_with() -> None:
-    """As shipped, a stream that is cut or stalls in its middle is told to its caller, and asked of nobody else."""
+    """With resume_streams off, a stream that is cut or stalls in its middle is told to its caller, and asked of nobody else."""
     cells = await run(FAST, "sse", resume=False, only={"S08", "S09", "S14"})
 
     assert [(cell.case.id, cell.verdict, cell.first, cell.second) for cell in cells] == [

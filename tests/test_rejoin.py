@@ -10,7 +10,7 @@ from fakes import DONE, ROLE, USAGE, delta, event
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.rejoin import MOST_BYTES, Diverged, Rejoin, Told
+from gateway.rejoin import MOST_TEXT, RAW_BYTES, Diverged, Rejoin, Told
 
 TEXT = '1\n2\nGrüße, 世界 🎉\n"three"\n'
 
@@ -93,9 +93,92 @@ def test_completions_are_gone_on_with_too() -> None:
 
 def test_an_answer_too_long_to_be_remembered_is_not_gone_on_with() -> None:
     """Beyond a bound nothing is kept, so memory stays bounded, and the broken answer stays broken."""
-    found = told(delta("x" * (MOST_BYTES // 2)), delta("x" * (MOST_BYTES // 2)))
+    found = told(*[delta("x" * 1024) for _ in range(MOST_TEXT // 1024 + 1)])
 
     with pytest.raises(Diverged):
         Rejoin(found)
+    assert not found._texts
     with pytest.raises(Diverged):
         Rejoin(Told())
+
+
+def thought(text: str, **fields: Any) -> bytes:
+    """Return an event of a model that thinks before it answers."""
+    return event(
+        id="chatcmpl-1", choices=[{"index": 0, "delta": {"reasoning_content": text}, "finish_reason": None, **fields}]
+    )
+
+
+def test_of_a_long_answer_the_text_alone_is_kept() -> None:
+    """Beyond a few events memory grows with the text, not with what stands around it."""
+    pieces = [f"{number} " for number in range(4000)]
+    found = told(ROLE, *map(delta, pieces))
+    held = sum(map(len, found._parts)) + sum(map(len, found._texts))
+
+    assert held < RAW_BYTES + 2 * len("".join(pieces))
+    assert found.answer() == ("chatcmpl-1", "\0content\0" + "".join(pieces))
+
+
+@pytest.mark.parametrize("broke_at", range(1, 9))
+def test_thoughts_are_gone_on_with_as_thoughts(broke_at: int) -> None:
+    """Wherever a model that thinks broke off, its thoughts and its answer are whole, each in its place."""
+    whole = [*map(thought, ("Let", " me", " see")), *map(delta, ("It", " is", " 42", "."))]
+    first = [ROLE, *whole][:broke_at]
+    rejoin = Rejoin(told(*first))
+    second = [ROLE, thought("Let me"), thought(" see"), delta("It is"), delta(" 42."), delta("", finish="stop"), DONE]
+    rest = b"".join(rejoin.feed(renamed(each)) for each in second)
+
+    events = [
+        json.loads(each[6:]) for each in b"".join([*first, rest]).decode().split("\n\n") if each and "[D" not in each
+    ]
+    deltas = [choice["delta"] for found in events for choice in found["choices"]]
+    assert "".join(found.get("reasoning_content") or "" for found in deltas) == "Let me see"
+    assert "".join(found.get("content") or "" for found in deltas) == "It is 42."
+    assert b"chatcmpl-2" not in rest
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        event(id="chatcmpl-1", choices=[{"index": 0, "delta": {"tool_calls": [{"index": 0}]}}]),
+        event(id="chatcmpl-1", choices=[{"index": 0, "delta": {"content": "a"}, "token_ids": [7]}]),
+        event(id="chatcmpl-1", choices=[{"index": 0, "delta": {"audio": {"id": "x"}}}]),
+        delta("a\0b"),
+    ],
+    ids=["tool calls", "token ids", "audio", "a mark of ours"],
+)
+def test_what_cannot_be_compared_is_not_gone_on_with(strange: bytes) -> None:
+    """An answer that holds anything but known texts, told or new, stays broken."""
+    with pytest.raises(Diverged):
+        Rejoin(told(ROLE, strange))
+    with pytest.raises(Diverged):
+        Rejoin(told(ROLE, delta("a"))).feed(strange)
+
+
+def test_a_note_goes_before_what_is_forwarded() -> None:
+    """Once, and only when there is something to forward."""
+    rejoin = Rejoin(told(ROLE, delta("a")))
+    rejoin.note = b": from elsewhere\n\n"
+
+    assert rejoin.feed(ROLE) == b""
+    assert rejoin.feed(delta("ab")).startswith(b": from elsewhere\n\ndata: ")
+    assert b"elsewhere" not in rejoin.feed(delta("c"))
+
+
+@pytest.mark.parametrize(
+    ("error", "refused"),
+    [
+        ({"message": "no", "code": 400}, True),
+        ({"message": "no", "code": 500}, False),
+        ({"message": "no", "code": "x"}, False),
+        ("dead", False),
+    ],
+)
+def test_an_engines_own_error_is_held_back(error: Any, refused: bool) -> None:  # noqa: FBT001
+    """The events before it are the client's; whether the request is to blame is read from its code."""
+    found = Told()
+    failure = event(error=error)
+
+    assert found.hold_failure(delta("a") + failure + delta("b")) == delta("a")
+    assert found.failure == failure + delta("b")
+    assert found.refused == refused

@@ -2,7 +2,7 @@
 
 python -m bench.faults                # seconds; exit 1 unless every cell is a pass
 python -m bench.faults --full         # the waits of the public suite: two minutes a mode
-python -m bench.faults --no-resume    # as shipped: a stream that has begun is not gone on with elsewhere
+python -m bench.faults --no-resume    # with routing.resume_streams off: a stream that has begun is not gone on with elsewhere
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m bench.faults", description=__doc__.splitlines()[0] if __doc__ else ""
     )
     parser.add_argument("--full", action="store_true", help="the waits of the public suite instead of short ones")
-    parser.add_argument("--no-resume", action="store_true", help="leave routing.resume_streams off, its default")
+    parser.add_argument("--no-resume", action="store_true", help="switch routing.resume_streams off")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args(argv)
     logging.disable(logging.CRITICAL)  # sixteen broken engines have much to say

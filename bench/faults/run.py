@@ -37,7 +37,7 @@ class Cell:
 
 
 async def run(timing: Timing, mode: Mode, *, resume: bool, only: Collection[str] = ()) -> list[Cell]:
-    """Run all cases, or those named only, in one mode, side by side."""
+    """Run all cases, or those named only, in one mode, side by side; `resume` leaves routing.resume_streams as shipped, on."""
     found = [case for case in catalogue.cases(timing) if not only or case.id in only]
     async with AsyncExitStack() as opened:
         engines = [await _engines(opened, case.speed or timing.speed) for case in found]
@@ -46,7 +46,9 @@ async def run(timing: Timing, mode: Mode, *, resume: bool, only: Collection[str]
             for case, (first, second) in zip(found, engines, strict=True)
             for table in pair(case.id, first.url, second.url, speed=case.speed or timing.speed, **case.settings)
         ]
-        routing = {"explore_near": 0.0, "explore_far": 0.0, "cost_weight": 0.0, "resume_streams": resume}
+        routing = {"explore_near": 0.0, "explore_far": 0.0, "cost_weight": 0.0}
+        if not resume:  # else as shipped
+            routing["resume_streams"] = False
         stand = await opened.enter_async_context(serving(configured(pools, limits=timing.limits, routing=routing)))
         client = await opened.enter_async_context(httpx.AsyncClient())
         runs = [_judge(case, mode, timing, pair_, stand, client) for case, pair_ in zip(found, engines, strict=True)]

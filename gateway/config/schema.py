@@ -218,7 +218,7 @@ class Routing(Section):
     half_life_seconds: Seconds = 21600.0
     shadow_share: Share = 0.1  # of a shadow tenant's calls, copied to the pool that the router would have chosen
     expected_output_tokens: Some = 256  # when nothing better is known
-    resume_streams: bool = False  # at temperature 0 a stream that breaks off goes on from another engine
+    resume_streams: bool = True  # at temperature 0 a stream that breaks off goes on from another engine
     seed: int | None = None  # None: chance differs at every start
 
 

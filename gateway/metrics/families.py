@@ -109,6 +109,12 @@ class Families:
             "refusals_total", "Calls that the gateway refused, by the error's code.", "tenant", "code"
         )
         self.retries = counters("retries_total", "Further attempts of calls, by the pool that ended them.", "pool")
+        self.resumed = counters(
+            "resumed_streams_total",
+            "Streams that broke off and were gone on with: by the pool that answered, and the one that had broken off.",
+            "pool",
+            "from",
+        )
         self.acceptance = histograms(
             "acceptance_length",
             "Tokens per verification step of speculated calls, as predicted and as observed.",

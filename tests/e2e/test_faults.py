@@ -52,8 +52,8 @@ def before(**fault: Any) -> Case:
 
 
 def during(**fault: Any) -> Case:
-    """A fault in the middle: a JSON answer is asked for again, a stream that has begun ends in an error."""
-    return Case(Fault(**fault), "whole", "error", "error", "error")
+    """A fault in the middle: a JSON answer is asked for again, a stream that has begun goes on from the other engine."""
+    return Case(Fault(**fault), "whole", "whole", "error", "error")
 
 
 SUDDEN = [
