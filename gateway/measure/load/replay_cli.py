@@ -58,6 +58,9 @@ def run(args: argparse.Namespace) -> int:
     except (EndpointError, ResultsError) as error:
         print(f"draftlane replay: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # before there was a run to stop
+        print("draftlane replay: interrupted; nothing was sent", file=sys.stderr)
+        return 1
     return _tell(outcome, survey, plan, args)
 
 
@@ -100,7 +103,7 @@ def check(survey: Survey, args: argparse.Namespace) -> None:
         WrongUse: nothing is left, a tenant has no key, or times are asked for that the trace does not have.
     """
     if survey.bad and not args.skip_bad:
-        more = f"\n({len(survey.bad) - 1} more lines like this)" if len(survey.bad) > 1 else ""
+        more = f"\n({len(survey.bad) - 1:,} more cannot be sent)" if len(survey.bad) > 1 else ""
         raise TraceError(0, f"{args.file}: {survey.bad[0]}{more}")
     for error in survey.bad[:_NAMED]:
         print(f"passed over: {error}", file=sys.stderr)
