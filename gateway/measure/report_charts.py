@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Mapping
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gateway.measure.report_facts import Facts
 
@@ -38,7 +38,8 @@ _STYLE: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",  # words stay words: they can be found, copied and read aloud
     "svg.hashsalt": "draftlane",  # the same report gives the same file
 }
-Draw = Callable[["Axes", Facts], None]
+Shown = TypeVar("Shown")  # what a chart is drawn of
+Draw = Callable[["Axes", Shown], None]
 
 
 def spend(axes: Axes, facts: Facts) -> None:
@@ -81,7 +82,7 @@ def prices(axes: Axes, facts: Facts) -> None:
     axes.set_xlabel("US dollars per million output tokens")
 
 
-CHARTS: Final[Mapping[str, Draw]] = {
+CHARTS: Final[Mapping[str, Draw[Facts]]] = {
     "Spend by day": spend,
     "What the same calls would have cost": policies,
     "Price of a million output tokens": prices,
@@ -89,7 +90,7 @@ CHARTS: Final[Mapping[str, Draw]] = {
 }
 
 
-def as_svg(draw: Draw, facts: Facts) -> str:
+def as_svg(draw: Draw[Shown], facts: Shown) -> str:
     """Return one chart as an SVG element that stands inside a page."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -106,8 +107,8 @@ def as_svg(draw: Draw, facts: Facts) -> str:
     return whole[whole.index("<svg") :]
 
 
-def as_png(facts: Facts, path: Path, headline: str) -> None:
-    """Write all charts and the headline as one picture.
+def as_png(charts: Mapping[str, Draw[Shown]], facts: Shown, path: Path, headline: str) -> None:
+    """Write charts and a headline as one picture, two charts in a row.
 
     Raises:
         OSError: the file cannot be written.
@@ -116,9 +117,11 @@ def as_png(facts: Facts, path: Path, headline: str) -> None:
     from matplotlib.figure import Figure
 
     with rc_context(_STYLE):
-        figure: Figure = Figure(figsize=(15, 9), layout="constrained", facecolor="white")
+        rows = -(-len(charts) // 2)
+        figure: Figure = Figure(figsize=(15, 4.5 * rows), layout="constrained", facecolor="white")
         figure.suptitle(textwrap.fill(headline, 130), fontsize=13, x=0.01, ha="left")
-        for axes, (title, draw) in zip(figure.subplots(2, 2).flat, CHARTS.items(), strict=True):
+        for place, (title, draw) in enumerate(charts.items(), 1):
+            axes = figure.add_subplot(rows, 2, place)
             axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
             draw(axes, facts)
         figure.savefig(path, format="png", dpi=120, metadata={"Software": None})

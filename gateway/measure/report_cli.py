@@ -1,4 +1,4 @@
-"""`draftlane report`: cost and routing of some days from the ledger, as one HTML file and a picture; needs no Grafana."""
+"""`draftlane report`: one HTML file and a picture, of some days from the ledger or of a result of compare or sweep."""
 
 from __future__ import annotations
 
@@ -18,7 +18,16 @@ from gateway.store import Row, StoreError, open_store
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = subparsers.add_parser("report", help="write cost and routing of some days as HTML, from the ledger")
+    parser = subparsers.add_parser(
+        "report", help="write cost and routing of some days as HTML, or a result of compare or sweep"
+    )
+    parser.add_argument(
+        "result",
+        type=Path,
+        nargs="?",
+        metavar="RESULT",
+        help="JSON of compare or sweep, or a file of compare --out; without it the report is of the ledger",
+    )
     options.add_config(parser)
     options.add_days(parser)
     parser.add_argument(
@@ -37,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
     if find_spec("matplotlib") is None:
         print("draftlane report: charts need matplotlib: pip install 'draftlane[report]'", file=sys.stderr)
         return 1
+    if args.result is not None:
+        return _of_result(args)
     now = datetime.now(UTC)
     try:
         config = load(args.config)
@@ -53,14 +64,34 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _of_result(args: argparse.Namespace) -> int:
+    from gateway.measure.paired.result import ResultError
+    from gateway.measure.publish.show import show
+
+    try:
+        headline = show(args.result, args.out, args.png)
+    except ResultError as error:
+        print(f"draftlane report: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"draftlane report: {error}", file=sys.stderr)
+        return 1
+    if args.json:
+        png = None if args.png is None else str(args.png)
+        print(json.dumps({"html": str(args.out), "png": png, "result": str(args.result), "headline": headline}))
+    else:
+        print(f"{args.out}: {headline}")
+    return 0
+
+
 def _write(found: Facts, args: argparse.Namespace, now: datetime) -> None:
-    from gateway.measure.report_charts import as_png
+    from gateway.measure.report_charts import CHARTS, as_png
     from gateway.measure.report_page import headline, page
 
     args.out.write_text(page(found, written=now))
     if args.png is not None:
         span = f"{found.first.isoformat()} to {found.last.isoformat()}"
-        as_png(found, args.png, f"Draftlane, {span}: {headline(found)}")
+        as_png(CHARTS, found, args.png, f"Draftlane, {span}: {headline(found)}")
 
 
 def _tell(found: Facts, args: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 from gateway.measure.report_charts import CHARTS, as_svg
 from gateway.measure.report_facts import LABELS, Amounts, Facts
 
-_STYLE: Final = """
+STYLE: Final = """
 :root{color-scheme:light;--ink:#171a21;--dim:#596273;--line:#dfe3ea;--good:#117352;--bad:#b8232f}
 *{box-sizing:border-box}body{margin:0 auto;max-width:1080px;padding:2rem clamp(1rem,4vw,3rem);color:var(--ink);
 background:#fff;font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
@@ -40,21 +40,32 @@ _COLUMNS: Final = (
 def page(facts: Facts, *, written: datetime) -> str:
     """Return the report; `written` is when."""
     span = f"{facts.first:%d %B %Y} to {facts.last:%d %B %Y}"
-    charts = "".join(
-        f'<figure><figcaption>{escape(title)}</figcaption><div role="img" aria-label="{escape(_said(title, facts))}">'
-        f"{as_svg(draw, facts)}</div></figure>"
-        for title, draw in CHARTS.items()
-    )
+    charts = "".join(figure(title, _said(title, facts), as_svg(draw, facts)) for title, draw in CHARTS.items())
     tables = "".join(f"<h2>By {label}</h2>{_table(label, facts.by[label])}" for label in LABELS)
+    return document(
+        f"Draftlane, {span}",
+        "Cost and routing",
+        f"{span}, UTC days. Written {written:%d %B %Y, %H:%M} UTC.",
+        f"<p>{escape(headline(facts))}</p>{_tiles(facts)}"
+        f"<h2>In pictures</h2><div class='charts'>{charts}</div>{tables}"
+        f"<h2>How calls ended</h2>{_outcomes(facts)}<h2>How to read this</h2>{_NOTES}",
+    )
+
+
+def document(title: str, heading: str, under: str, main: str) -> str:
+    """Return a page that needs nothing else; `main` is HTML, the others are text."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Draftlane, {span}</title><style>{_STYLE}</style></head><body>"
-        f"<header><h1>Cost and routing</h1><p class='dim'>{span}, UTC days. Written {written:%d %B %Y, %H:%M} UTC.</p></header>"
-        f"<main><p>{escape(headline(facts))}</p>{_tiles(facts)}"
-        f"<h2>In pictures</h2><div class='charts'>{charts}</div>{tables}"
-        f"<h2>How calls ended</h2>{_outcomes(facts)}<h2>How to read this</h2>{_NOTES}</main></body></html>\n"
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>"
+        f"<header><h1>{escape(heading)}</h1><p class='dim'>{escape(under)}</p></header>"
+        f"<main>{main}</main></body></html>\n"
     )
+
+
+def figure(title: str, said: str, svg: str) -> str:
+    """Return a chart with its title, and in words for those who do not see it."""
+    return f'<figure><figcaption>{escape(title)}</figcaption><div role="img" aria-label="{escape(said)}">{svg}</div></figure>'
 
 
 def headline(facts: Facts) -> str:

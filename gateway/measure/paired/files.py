@@ -26,20 +26,20 @@ def from_files(args: argparse.Namespace) -> tuple[Comparison, Sequence[Sample], 
         FormatError, ResultsError: a file cannot be read.
     """
     if len(args.sources) == 1:
-        return own(Path(args.sources[0].removeprefix("draftlane:")), args)
+        terms = Terms(precision=args.precision, seed=args.seed)
+        return own(Path(args.sources[0].removeprefix("draftlane:")), terms)
     return foreign(args.sources[0], args.sources[1], args)
 
 
-def own(path: Path, args: argparse.Namespace) -> tuple[Comparison, Sequence[Sample], str]:
+def own(path: Path, terms: Terms | None = None) -> tuple[Comparison, Sequence[Sample], str]:
     """Compare the calls of a results file of this command."""
     header, samples = read_results(path)
     settings: dict[str, Any] = header.settings
     names = settings.get("names")
     if not isinstance(names, list) or len(names) != 2 or settings.get("command") != "compare":
         raise formats.FormatError(f"{path}: no results of draftlane compare; other tools' files come in twos")
-    terms = Terms(precision=args.precision, seed=args.seed)
     try:
-        found = comparison(samples, (names[0], names[1]), terms, _ENDED, settings=settings)
+        found = comparison(samples, (names[0], names[1]), terms or Terms(), _ENDED, settings=settings)
     except ValueError as error:
         raise formats.FormatError(f"{path}: {error}; measure first") from None
     models = settings.get("models")

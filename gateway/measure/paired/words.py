@@ -9,7 +9,7 @@ from gateway.measure.paired.intervals import Estimate
 from gateway.measure.paired.result import Comparison, Equality, Group, Level
 from gateway.measure.paired.verdict import interval
 
-_ROWS: Final = (  # a pool's figure, its ratio, what it is called, what it is multiplied by
+ROWS: Final = (  # a pool's figure, its ratio, what it is called, what it is multiplied by
     ("ttft_seconds", "ttft", "TTFT, ms", 1e3),
     ("tpot_seconds", "tpot", "TPOT, ms", 1e3),
     ("e2e_seconds", "e2e", "E2E, ms", 1e3),
@@ -39,7 +39,7 @@ def level_text(level: Level, names: tuple[str, str]) -> str:
     head = [f"{at}{count}{whole.prompts} prompts", *names, "ratio"]
     rows = [
         [title, *(_cell(getattr(pool, field), scale) for pool in whole.pools), _ratio(whole, ratio)]
-        for field, ratio, title, scale in _ROWS
+        for field, ratio, title, scale in ROWS
         if any(getattr(pool, field) is not None for pool in whole.pools)
     ]
     parts = ["\n".join(table([head, *rows]))]
