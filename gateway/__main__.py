@@ -18,6 +18,7 @@ COMMANDS = {
     "replay": "gateway.measure.load.replay_cli",
     "compare": "gateway.measure.paired.compare_cli",
     "report": "gateway.measure.report_cli",
+    "sweep": "gateway.measure.windows.sweep_cli",
     "doctor": "gateway.measure.doctor.cli",
     "fleet": "gateway.measure.fleet",
 }
