@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gateway.config import Limits
 from gateway.errors import GatewayError, Unavailable
 from gateway.pools import Lease, Pool, Replica
 from gateway.reply import Reply
@@ -14,6 +15,7 @@ MAX_ATTEMPTS = 4
 ATTEMPTS_PER_REPLICA = 2
 BUDGET_SHARE = 0.2  # retries a pool may cause per request: Envoy's default retry budget
 BUDGET_FLOOR = 10.0
+SLOWER = 2.0  # than an answer should take, before an engine that says nothing is given up
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,6 +29,7 @@ class Outgoing:
     stream: bool
     prefer: str = ""  # the replica that holds the conversation's prefix cache
     seconds: Mapping[str, float] = field(default_factory=dict)  # that each pool is expected to take, its queue included
+    most_tokens: float | None = None  # that its answer may be expected to have; None: nobody knows
     idempotent: bool = True  # a first byte not seen by the client may be asked for again
 
 
@@ -80,6 +83,8 @@ class Tries:
     """What one call has tried, and the best answer to give if nothing works."""
 
     sent: Callable[[Attempt], None]
+    began: float = 0.0  # loop time
+    others: Sequence[str] = ()  # pools that come after the one that is being tried
     count: int = 0
     replicas: list[Replica] = field(default_factory=list)
     refused: Stream | None = None
@@ -112,6 +117,12 @@ class Tries:
         """Keep what went wrong; the error is made when it is raised, as kept ones would hold the frames that hold them."""
         self.failure = lambda: kind(message, code=code)
 
+    def another(self, replicas: Iterable[Replica], now: float) -> bool:
+        """Whether somebody of these could be asked after the request that is under way."""
+        return self.count < MAX_ATTEMPTS and any(
+            replica.usable(now) and replica not in self.replicas for replica in replicas
+        )
+
     def drop_refused(self) -> None:
         """Close the kept reply, as there is a better answer."""
         if self.refused is not None:
@@ -123,3 +134,16 @@ class Tries:
         if self.failure is not None:
             return self.failure()
         return Unavailable("No replica of the model can take the request now.", code="no_replica", retry_after=1.0)
+
+
+def until_whole(pool: Pool, out: Outgoing, limits: Limits, passed: float, *, last: bool) -> float:
+    """Return how many seconds an engine may be silent before a reply that comes whole: it says nothing until it is done.
+
+    Where somebody else can be asked that is little more than its tokens should take; else what is left of the call's time,
+    of which `passed` seconds are over.
+    """
+    if out.most_tokens is None:
+        return limits.total_seconds
+    likely = limits.first_byte_seconds + SLOWER * out.most_tokens * pool.step_seconds
+    rest = limits.total_seconds - passed
+    return max(likely, rest) if last else min(likely, rest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -80,7 +81,8 @@ class Pipeline:
             exchange, tenant, lambda: self.plan(tenant, model, call, score, route, place)
         )
         exchange.mark("plan")
-        out = _outgoing(call, headers, exchange.request_id, plan, place)
+        expected = live.config.routing.expected_output_tokens
+        out = _outgoing(call, headers, exchange.request_id, plan, place, expected)
         exchange.stream = await live.upstream.open(plan.pools, out, exchange.sent)  # 502 503 504; fails over until then
         self._look_after(exchange, call, plan, out)
         return exchange.stream
@@ -195,8 +197,13 @@ class Pipeline:
         )
 
 
-def _outgoing(call: Call, headers: Headers, request_id: str, plan: Plan, place: Place | None) -> Outgoing:
-    """Return what the engines are sent."""
+UNLIKELY = 8.0  # times the expected tokens that an answer is not expected to have
+
+
+def _outgoing(
+    call: Call, headers: Headers, request_id: str, plan: Plan, place: Place | None, expected: float
+) -> Outgoing:
+    """Return what the engines are sent; `expected` is the tokens of an answer of which nothing better is known."""
     return Outgoing(
         method=b"POST",
         target=wire.TARGETS[call.endpoint],
@@ -205,6 +212,9 @@ def _outgoing(call: Call, headers: Headers, request_id: str, plan: Plan, place: 
         stream=call.stream,
         prefer=place.replica if place else "",
         seconds={option.pool: option.time_seconds for option in plan.options},
+        most_tokens=min(
+            math.inf if call.max_tokens is None else call.max_tokens, UNLIKELY * (plan.output_tokens or expected)
+        ),
     )
 
 

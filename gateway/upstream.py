@@ -3,7 +3,8 @@
 Rules of this module:
  1. A replica is asked at most twice for one call, a call makes at most MAX_ATTEMPTS requests, and retries beyond a pool's
     budget (a fifth of its requests) are not made: an engine in trouble is never hammered.
- 2. Silence is not asked again, it is failed over: the same replica would only be silent once more.
+ 2. Silence is not asked again, it is failed over: the same replica would only be silent once more. A stream has until its
+    first token, a reply that comes whole as long as its tokens should take and more.
  3. An engine that asks for a pause is left alone. A call waits for it only where that is the sooner answer.
  4. Streams are open once their first token is in, other replies once they are whole (up to the buffer's bound), so that
     what can be repeated without the client seeing two answers is repeated.
@@ -20,7 +21,16 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from gateway import sse
-from gateway.attempts import ATTEMPTS_PER_REPLICA, MAX_ATTEMPTS, Attempt, Outgoing, RetryBudget, Stream, Tries
+from gateway.attempts import (
+    ATTEMPTS_PER_REPLICA,
+    MAX_ATTEMPTS,
+    Attempt,
+    Outgoing,
+    RetryBudget,
+    Stream,
+    Tries,
+    until_whole,
+)
 from gateway.config import Limits
 from gateway.errors import BadGateway, UpstreamTimeout
 from gateway.pools import Lease, Pool, Pools, Replica
@@ -61,7 +71,7 @@ class Upstream:
         Raises:
             BadGateway, UpstreamTimeout, Unavailable: nothing answered.
         """
-        tries = Tries(sent)
+        tries = Tries(sent, began=asyncio.get_running_loop().time())
         if without is not None:
             tries.rule_out(without)
         known = [name for name in pools if name in self._pools]  # a reload may have removed some meanwhile
@@ -97,6 +107,7 @@ class Upstream:
                 return None
             if replica in tries.replicas:
                 await self._pause(replica, tries)
+            tries.others = others
             result = await self._attempt(pool, replica, out, tries)
             if isinstance(result, Stream):
                 return result
@@ -204,7 +215,7 @@ class Upstream:
         body = out.body_for(pool.config.served_model)
         sent_at, running = time.monotonic(), replica.running
         tries.sent(Attempt(pool=pool, replica=replica, running=running, sent_at=sent_at, attempts=tries.count))
-        reply = await self._request(replica, out, headers, body, tries)
+        reply = await self._request(pool, replica, out, headers, body, tries)
         try:
             streams = out.stream or reply.is_events
             if streams and reply.status == 200:
@@ -229,10 +240,11 @@ class Upstream:
         )
 
     async def _request(
-        self, replica: Replica, out: Outgoing, headers: list[tuple[bytes, bytes]], body: bytes, tries: Tries
+        self, pool: Pool, replica: Replica, out: Outgoing, headers: list[tuple[bytes, bytes]], body: bytes, tries: Tries
     ) -> Reply:
         """Send; if an idle connection had gone stale (no byte came), once more on a fresh one, which is one more try."""
-        reply = await self._ask(replica, out, headers, body)
+        seconds = self._seconds(pool, out, tries)
+        reply = await self._ask(replica, out, headers, body, seconds)
         try:
             await reply.head()
         except Broken as error:
@@ -245,7 +257,7 @@ class Upstream:
             return reply
         replica.client.drop_idle()
         tries.begin(replica)
-        reply = await self._ask(replica, out, headers, body)
+        reply = await self._ask(replica, out, headers, body, seconds)
         try:
             await reply.head()
         except BaseException:
@@ -253,13 +265,21 @@ class Upstream:
             raise
         return reply
 
-    async def _ask(self, replica: Replica, out: Outgoing, headers: list[tuple[bytes, bytes]], body: bytes) -> Reply:
+    def _seconds(self, pool: Pool, out: Outgoing, tries: Tries) -> float:
+        """Return how long an engine may be silent: until a stream's first token, or until any other reply is whole."""
+        if out.stream:
+            return self._limits.first_byte_seconds
+        now = asyncio.get_running_loop().time()
+        pools = [pool, *(self._pools[name] for name in tries.others if name in self._pools)]
+        rivals = [replica for each in pools for replica in each.replicas]
+        return until_whole(pool, out, self._limits, now - tries.began, last=not tries.another(rivals, now))
+
+    async def _ask(
+        self, replica: Replica, out: Outgoing, headers: list[tuple[bytes, bytes]], body: bytes, seconds: float
+    ) -> Reply:
         """Send once; the reply is limited until it is open."""
         reply = await replica.client.request(out.method, out.target, headers, body)
-        if out.stream:
-            reply.limit(self._limits.first_byte_seconds, "token")
-        else:
-            reply.limit(self._limits.total_seconds, "answer")
+        reply.limit(seconds, "token" if out.stream else "answer")
         return reply
 
 

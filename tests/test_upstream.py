@@ -302,6 +302,32 @@ async def test_a_silent_engine_is_not_asked_again_but_failed_over(mode: str) -> 
         await until(lambda: world.engines["spec"][0].seen[0].left)
 
 
+@pytest.mark.parametrize(("tokens", "asked"), [(10.0, 1), (1000.0, 1), (None, 0)])
+async def test_a_whole_answer_is_waited_for_as_long_as_its_tokens_take(tokens: float | None, asked: int) -> None:
+    """An engine that is silent for longer is failed over long before the call's time is over; an unknown answer has it all."""
+    pools = {"spec": {"step_seconds": 0.0001}, "base": {"step_seconds": 0.0001}}
+    slow: Script = [0.6, reply(ANSWER)]
+    async with fleet({"spec": [[slow]], "base": [[GOOD["json"]]]}, pools, total_seconds=60.0) as world:
+        began = asyncio.get_running_loop().time()
+        stream = await world.open("json", most_tokens=tokens)
+        took = asyncio.get_running_loop().time() - began
+
+        assert await answered(stream)
+        assert world.asked() == {"spec": 1, "base": asked}
+        assert took >= 0.15 + (0.0 if tokens is None else 0.0002 * tokens)
+
+
+async def test_the_last_engine_has_all_the_time_that_is_left() -> None:
+    """Nobody is given up in favour of nobody: pools that are down do not shorten an answer's time."""
+    pools = {"spec": {"step_seconds": 0.0001}, "base": {"step_seconds": 0.0001}}
+    slow: Script = [0.4, reply(ANSWER)]
+    async with fleet({"spec": [[slow]], "base": [[[SILENCE]]]}, pools, total_seconds=60.0) as world:
+        for _ in range(FAILURES_TO_OPEN):
+            world.pools["base"].replicas[0].breaker.failure(asyncio.get_running_loop().time(), 0.0)
+        assert await answered(await world.open("json", most_tokens=10.0))
+        assert world.asked() == {"spec": 1, "base": 0}
+
+
 async def test_a_slow_first_token_fails_over() -> None:
     """Headers are no first byte: a stream that sends nothing after them is given up within the limit."""
     async with fleet({"spec": [[[SSE_HEAD, SILENCE]]], "base": [[SSE]]}) as world:

@@ -238,6 +238,19 @@ async def test_an_engines_own_4xx_passes_untouched(status: int) -> None:
     assert len(it.baseline.engine.record) == 0
 
 
+async def test_a_json_answer_does_not_wait_for_a_silent_engine_until_its_time_is_over() -> None:
+    """Of an answer that comes whole the engine is given up once its tokens should have come twice, and not asked again."""
+    async with stack(limits={"first_byte_seconds": 0.3, "total_seconds": 3600}) as it:
+        await fail(it, Fault(kind="silent"), both=False)
+        answer = await it.client.post(CHAT, json=chat())
+        (settled,) = await it.gateway.settled(1)
+        await it.at_rest()
+
+    assert (answer.status_code, answer.headers["x-draftlane-pool"]) == (200, "base")
+    assert (settled.outcome, settled.attempts) == ("ok", 2)
+    assert len(it.speculative.engine.record) == 1
+
+
 async def test_a_rate_limited_pool_tells_when_to_come_back() -> None:
     """When every engine says 429, the client gets the engine's own words and its Retry-After."""
     async with stack() as it:
