@@ -20,6 +20,7 @@ import msgspec
 
 from gateway.measure.load.sample import Sample
 from gateway.measure.paired.pairs import level_of, reached
+from gateway.measure.publish.results import Sweep
 
 TTFT, INTER_TOKEN, E2E, THROUGHPUT = "TTFT", "InterTokenLatency", "E2E", "Throughput"
 UNITS: Final = {
@@ -91,27 +92,21 @@ def of_figures(variant: str, case: str, at: float, values: Mapping[str, Iterable
             yield Metric(name=name, variant=variant, case=case, values=known, at=at)
 
 
-def of_sweep(result: Mapping[str, Any], at: float) -> list[Metric]:
-    """Return the metrics of a sweep's result, as `publish.results` describes it: a variant per window."""
-    found: list[Metric] = []
-    for row in result.get("windows") or ():
-        tpot = row.get("tpot_seconds")
-        found += of_figures(
-            str(row.get("draft") or "") + f"window-{row['window']}",
-            str(row.get("category") or ALL),
-            at,
-            {
-                TTFT: [_ms(row.get("ttft_seconds"))],
-                INTER_TOKEN: [_ms(tpot)],
-                E2E: [_ms(row.get("e2e_seconds"))],
-                THROUGHPUT: [row.get("goodput_tokens_per_s")],
-            },
+def of_sweep(found: Sweep, at: float) -> list[Metric]:
+    """Return the metrics of a sweep over windows: a variant for each window, "window-7", with the draft's name before it."""
+    metrics: list[Metric] = []
+    for row in found.windows:
+        category, draft = row.line
+        values = {
+            TTFT: [row.value("ttft_seconds", 1000)],
+            INTER_TOKEN: [row.value("tpot_seconds", 1000)],
+            E2E: [row.value("e2e_seconds", 1000)],
+            THROUGHPUT: [row.value("goodput_tokens_per_s")],
+        }
+        metrics += of_figures(
+            f"{draft}-window-{row.window}" if draft else f"window-{row.window}", category or ALL, at, values
         )
-    return found
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else 1000 * seconds
+    return metrics
 
 
 def data(metrics: Iterable[Metric]) -> Iterator[dict[str, Any]]:

@@ -13,15 +13,16 @@ A sweep's result is one JSON object; all but `windows[].window` may be missing o
 | `.acceptance_length`, `.step_seconds`, `.tpot_seconds`, `.ttft_seconds`, `.e2e_seconds` | tokens per step, and seconds |
 | `.goodput_tokens_per_s` | output tokens per second at the stated load |
 | `.interval` | [low, high] of the goodput, or {figure: [low, high]} by the names above |
-| `best` | the best window by category, "" being all together: {category: window}, or {category: {"window", …}} |
-| `flat` | categories whose optimum is flat |
-| `load` | in words |
+| `best` | by category, "" being all together: the window, or {"window", "draft", "flat_with": [what may be as good]} |
+| `settings` | what was measured and how |
+| `load` | the same in words |
 | `warnings[]` | in words |
+
+A figure is a number, or {"value": number, "interval": [low, high] or null}.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,13 @@ from gateway.measure.paired.result import Comparison, ResultError, read_comparis
 Interval = tuple[float, float]
 
 
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure with its interval."""
+
+    value: float
+    interval: Interval | None = None
+
+
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One window's figures for one category and draft; what is None is not known."""
 
@@ -39,46 +47,65 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     category: str | None = None
     draft: str | None = None
     n: int | None = None
-    acceptance_length: float | None = None
-    step_seconds: float | None = None
-    tpot_seconds: float | None = None
-    ttft_seconds: float | None = None
-    e2e_seconds: float | None = None
-    goodput_tokens_per_s: float | None = None
+    acceptance_length: float | Figure | None = None
+    step_seconds: float | Figure | None = None
+    tpot_seconds: float | Figure | None = None
+    ttft_seconds: float | Figure | None = None
+    e2e_seconds: float | Figure | None = None
+    goodput_tokens_per_s: float | Figure | None = None
     interval: Interval | dict[str, Interval | None] | None = None
 
-    def ends(self, figure: str) -> Interval | None:
-        """Return the interval of a figure, where it has one."""
+    @property
+    def line(self) -> tuple[str, str]:
+        """Category and draft, "" for all together and for no name."""
+        return self.category or "", self.draft or ""
+
+    def figure(self, name: str) -> Figure | None:
+        """Return a figure with its interval, wherever that stands."""
+        found = getattr(self, name)
+        if found is None or isinstance(found, Figure):
+            return found
         if isinstance(self.interval, dict):
-            return self.interval.get(figure)
-        return self.interval if figure == "goodput_tokens_per_s" else None
+            return Figure(value=found, interval=self.interval.get(name))
+        return Figure(value=found, interval=self.interval if name == "goodput_tokens_per_s" else None)
+
+    def value(self, name: str, scale: float = 1.0) -> float | None:
+        """Return a figure alone, times `scale`."""
+        found = self.figure(name)
+        return None if found is None else scale * found.value
+
+
+class Best(msgspec.Struct, frozen=True, kw_only=True):
+    """The best window, its draft where there are several, and which others may be as good."""
+
+    window: int
+    draft: str | None = None
+    flat_with: tuple[str, ...] = ()
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     """A sweep over windows."""
 
     windows: tuple[Row, ...]
-    best: dict[str, Any] = {}
-    flat: tuple[str, ...] | None = None
+    best: dict[str, int | Best | None] = {}
+    settings: dict[str, Any] = {}
     load: str | None = None
     warnings: tuple[str, ...] | None = None
 
     @property
     def lines(self) -> list[tuple[str, str]]:
         """Category and draft of each line that charts draw, all together first."""
-        return sorted({(row.category or "", row.draft or "") for row in self.windows})
+        return sorted({row.line for row in self.windows if row.window})
 
-    def line(self, name: tuple[str, str]) -> list[Row]:
-        """Return a line's rows by window."""
-        return sorted(
-            (row for row in self.windows if (row.category or "", row.draft or "") == name), key=lambda row: row.window
-        )
+    def rows(self, line: tuple[str, str]) -> list[Row]:
+        """Return a line's rows by window; those of baseline belong to every draft."""
+        mine = (row for row in self.windows if row.line == line or (not row.window and row.line[0] == line[0]))
+        return sorted(mine, key=lambda row: row.window)
 
-    def best_of(self, category: str) -> int | None:
+    def best_of(self, category: str) -> Best | None:
         """Return the best window of a category."""
-        found = self.best.get(category, self.best.get("all") if not category else None)
-        window = found.get("window") if isinstance(found, dict) else found
-        return window if isinstance(window, int) else None
+        found = self.best.get(category, None if category else self.best.get("all"))
+        return Best(window=found) if isinstance(found, int) else found
 
 
 def read(path: Path) -> Comparison | Sweep:
@@ -125,12 +152,3 @@ def _kept(path: Path, content: bytes) -> Comparison:
         return own(path)[0]
     except (ResultsError, FormatError) as error:
         raise ResultError(str(error)) from None
-
-
-def sweep_of(value: Mapping[str, Any]) -> Sweep:
-    """Return a sweep from its JSON's value.
-
-    Raises:
-        msgspec.ValidationError: it is none.
-    """
-    return msgspec.convert(value, Sweep)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from html import escape
 from itertools import cycle
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gateway.measure.paired.words import number
-from gateway.measure.publish.results import Row, Sweep
+from gateway.measure.publish.results import Best, Row, Sweep
 from gateway.measure.report_charts import BASELINE, DIM, GOOD, INK, MOST_BARS, SPECULATIVE, Draw, as_png, as_svg
 from gateway.measure.report_page import document, figure
 
@@ -46,7 +46,13 @@ def page(found: Sweep) -> str:
         + (f"<h2>To know before you rely on it</h2><ul>{warnings}</ul>" if warnings else "")
         + f"<h2>How to read this</h2>{_NOTES}"
     )
-    return document("Draftlane, a sweep over windows", "Windows", found.load or "Load not told.", main)
+    return document("Draftlane, a sweep over windows", "Windows", _load(found), main)
+
+
+def _load(found: Sweep) -> str:
+    said = [found.load] if found.load else []
+    said += [f"{name} {value}" for name, value in found.settings.items() if isinstance(value, str | int | float)]
+    return "; ".join(said) or "The load is not told."
 
 
 def picture(found: Sweep, path: Path) -> None:
@@ -62,32 +68,36 @@ def headline(found: Sweep) -> str:
     """Return the best windows in a sentence."""
     if not found.windows:
         return "No window was measured."
-    whole = found.best_of("")
-    told = "" if whole is None else f"Best window all together: {whole}."
-    names = [(category, found.best_of(category)) for category in sorted({line[0] for line in found.lines} - {""})]
-    apart = ", ".join(f"{category} {window}" for category, window in names if window is not None)
-    told = f"{told} By category: {apart}." if apart else told
-    if found.flat:
-        told += f" Flat, so that it hardly matters: {', '.join(name or 'all together' for name in found.flat)}."
-    return told.strip() or "No best window is told."
+    categories = sorted({row.line[0] for row in found.windows} - {""})
+    told = [
+        f"{category or 'all together'} {_best(best)}"
+        for category in ("", *categories)
+        if (best := found.best_of(category)) is not None
+    ]
+    return f"Best windows: {'; '.join(told)}." if told else "No best window is told."
+
+
+def _best(best: Best) -> str:
+    draft = f" with {best.draft}" if best.draft else ""
+    flat = f" (flat: {', '.join(best.flat_with)} may be as good)" if best.flat_with else ""
+    return f"{best.window}{draft}{flat}"
 
 
 def _curve(axes: Axes, found: Sweep, *, field: str, label: str, scale: float) -> None:
     for name, color in zip(found.lines[:MOST_BARS], cycle(_LINES), strict=False):
-        rows = [row for row in found.line(name) if getattr(row, field) is not None]
+        known = [(row.window, figure) for row in found.rows(name) if (figure := row.figure(field)) is not None]
         shade = color if name[0] else INK
         axes.plot(
-            [row.window for row in rows],
-            [scale * getattr(row, field) for row in rows],
+            [window for window, _ in known],
+            [scale * figure.value for _, figure in known],
             marker="o",
             color=shade,
             label=_name(name),
         )
-        ends = [(row.window, row.ends(field)) for row in rows]
-        known = [(window, each) for window, each in ends if each is not None]
-        if known:
-            lows, highs = ([scale * each[end] for _, each in known] for end in (0, 1))
-            axes.fill_between([window for window, _ in known], lows, highs, color=shade, alpha=0.12, linewidth=0)
+        ends = [(window, figure.interval) for window, figure in known if figure.interval is not None]
+        if ends:
+            lows, highs = ([scale * interval[end] for _, interval in ends] for end in (0, 1))
+            axes.fill_between([window for window, _ in ends], lows, highs, color=shade, alpha=0.12, linewidth=0)
     axes.set_xticks(sorted({row.window for row in found.windows}))
     axes.set_xlabel("drafted tokens per step")
     axes.set_ylabel(label)
@@ -101,24 +111,22 @@ def _name(line: tuple[str, str]) -> str:
 
 
 def _table(found: Sweep) -> str:
-    heads = ["Category", "Window", "Calls", *(head for *_, head in _FIGURES)]
-    lines = [(_name(line), row) for line in found.lines for row in found.line(line)]
-    body = "".join(
-        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _cells(name, row, found.best_of))}</tr>"
-        for name, row in lines
-    )
+    heads = ["Category", "Window", "n", *(head for *_, head in _FIGURES)]
+    rows = sorted(found.windows, key=lambda row: (row.line, row.window))
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _cells(row, found))}</tr>" for row in rows)
     head = "".join(f"<th scope='col'>{escape(each)}</th>" for each in heads)
     return f"<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
-def _cells(name: str, row: Row, best_of: Callable[[str], int | None]) -> list[str]:
-    best = " (best)" if best_of(row.category or "") == row.window else ""
-    cells = [name, f"{row.window}{best}", "–" if row.n is None else f"{row.n:,}"]
+def _cells(row: Row, found: Sweep) -> list[str]:
+    best = found.best_of(row.line[0])
+    chosen = best is not None and best.window == row.window and best.draft in (None, row.draft)
+    cells = [_name(row.line), f"{row.window}{' (best)' if chosen else ''}", "–" if row.n is None else f"{row.n:,}"]
     for field, _, _, scale, _ in _FIGURES:
-        value, ends = getattr(row, field), row.ends(field)
-        shown = "–" if value is None else number(scale * value)
-        if value is not None and ends is not None:
-            shown += f" ({number(scale * ends[0])}–{number(scale * ends[1])})"
+        figure = row.figure(field)
+        shown = "–" if figure is None else number(scale * figure.value)
+        if figure is not None and figure.interval is not None:
+            shown += f" ({number(scale * figure.interval[0])}–{number(scale * figure.interval[1])})"
         cells.append(shown)
     return cells
 
