@@ -89,6 +89,7 @@ def _sample(entry: Fields, about: Fields, target: str, *, line: int, name: str, 
     return msgspec.structs.replace(
         found,
         line=ours.count("line") or 0,
+        id=ours.text("id") or name,
         repeat=ours.count("repeat") or 0,
         category=ours.text("category") or "",
         cost_usd=ours.maybe("cost_usd"),
@@ -162,6 +163,7 @@ def _record(number: int, sample: Sample) -> dict[str, Any]:
     }
     ours = (
         "line",
+        "id",
         "repeat",
         "category",
         "cost_usd",
