@@ -59,14 +59,14 @@ def connect(*, region: str | None = None, endpoint: str | None = None, tries: in
         PublishError: boto3 is not installed, or no region is known.
     """
     try:
-        import boto3
+        from boto3.session import Session
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
     except ImportError:
         raise PublishError("publishing needs boto3: pip install 'draftlane[cloudwatch]', or use --dry-run") from None
     config = Config(retries={"mode": "standard", "total_max_attempts": tries}, connect_timeout=5, read_timeout=20)
     try:
-        client: Client = boto3.client("cloudwatch", region_name=region, endpoint_url=endpoint, config=config)
+        client: Client = Session(region_name=region).client("cloudwatch", endpoint_url=endpoint, config=config)
     except (BotoCoreError, ValueError) as error:
         raise PublishError(f"{error}; name a region with --region, or see to the AWS configuration") from error
     return client
