@@ -9,6 +9,7 @@ called when the client leaves instead of keeping a task waiting for it (see `req
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import urllib.parse
 from collections import deque
@@ -23,6 +24,9 @@ from gateway.errors import BadRequest, GatewayError, HeadersTooLarge, RequestTim
 from gateway.request import Request
 
 _UPGRADING = frozenset({b"upgrade", b"http2-settings"})
+# A name, an IPv4 or a bracketed IPv6 address, perhaps a port, or nothing at all (RFC 9110 §7.2, RFC 3986 §3.2.2).
+_HOST = re.compile(rb"(?:[\w.~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*(?::\d*)?|\[[0-9A-Fa-f:.]+\](?::\d*)?", re.ASCII)
+_TWO = b"\0"  # stands for several Host headers: none of them is one
 MAX_BODY_AHEAD = 262_144  # bytes of a body that are read before the application asks for them
 
 
@@ -57,6 +61,8 @@ class Inbound(asyncio.Protocol):
         self._keep_alive_seconds = config.timeout_keep_alive
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
+        self._host: bytes | None = None
+        self._known_host = b""  # that was found good on this connection
         self._in_head = True
         self._awaits_continue = False
         self._begun = False  # the head
@@ -159,6 +165,7 @@ class Inbound(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """A head has begun; trailers of the request before are none of its headers."""
         self._begun, self._awaits_continue, self._headers = True, False, []
+        self._host = None
 
     def on_url(self, url: bytes) -> None:
         """Collect the target."""
@@ -169,6 +176,8 @@ class Inbound(asyncio.Protocol):
         name = name.lower()
         if name == b"expect":
             self._awaits_continue = value.lower() == b"100-continue"
+        elif name == b"host":
+            self._host = value if self._host is None else _TWO
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -178,6 +187,8 @@ class Inbound(asyncio.Protocol):
             return
         url, headers = self._url, self._headers
         self._url, self._headers = b"", []
+        if self._refusal is not None or self.transport.is_closing():
+            return  # what follows nonsense is none of ours
         self._stop_head_timer()
         whole_head_counted = 0 < self._head_bytes <= self.max_header_bytes
         self._in_head, self._begun, self._head_bytes = False, False, 0
@@ -188,6 +199,12 @@ class Inbound(asyncio.Protocol):
         if version not in {"1.1", "1.0"}:
             self.refuse(BadRequest("The request is not valid HTTP/1.1.", code="invalid_http"))
             return
+        host = self._host
+        if host != self._known_host or host is None:
+            if not (_HOST.fullmatch(host) if host is not None else version == "1.0"):
+                self.refuse(BadRequest("A request has one Host header, with a host in it.", code="invalid_host"))
+                return
+            self._known_host = host or b""
         scope = self._scope.copy()
         scope["http_version"] = version
         scope["method"] = self._parser.get_method().decode("ascii")

@@ -70,6 +70,20 @@ AMBIGUOUS = {
     "another version": post(LENGTH, version=b"2.0"),
     "no version": b"GET /v1/models\r\n\r\n",
     "a tunnel": b"CONNECT 169.254.169.254:80 HTTP/1.1\r\n" + HEAD + b"\r\n",
+    "no host": post(LENGTH).replace(b"host: x\r\n", b""),
+    "two hosts": post(b"host: y\r\n" + LENGTH),
+    "one host twice": post(b"Host: x\r\n" + LENGTH),
+    "a host and a path": post(LENGTH).replace(b"host: x", b"host: x/v1"),
+    "a host with a name": post(LENGTH).replace(b"host: x", b"host: evil@x"),
+    "a list of hosts": post(LENGTH).replace(b"host: x", b"host: x y"),
+    "a host with quotes": post(LENGTH).replace(b"host: x", b'host: "x"'),
+    "a host with a broken escape": post(LENGTH).replace(b"host: x", b"host: x%zz"),
+    "a host beyond ASCII": post(LENGTH).replace(b"host: x", b"host: \xc3\xa9"),
+    "a port that is none": post(LENGTH).replace(b"host: x", b"host: x:80a"),
+    "an address without its end": post(LENGTH).replace(b"host: x", b"host: [::1"),
+    "two hosts of an old version": post(b"host: y\r\n" + LENGTH, version=b"1.0"),
+    "an old version's host and path": post(LENGTH, version=b"1.0").replace(b"host: x", b"host: x/v1"),
+    "no host but a whole target": b"GET http://x/v1/models HTTP/1.1\r\n\r\n",
     "a byte that is no ASCII": b"GET /v1/\xc3\xa9 HTTP/1.1\r\n" + HEAD + b"\r\n",
 }
 
@@ -87,6 +101,42 @@ async def test_what_could_be_read_in_two_ways_is_refused() -> None:
             found[name] = (answer.status, rest, len(engine.seen))
 
     assert found == dict.fromkeys(AMBIGUOUS, (400, b"", 0))
+
+
+@pytest.mark.parametrize(
+    "host", [b"x", b"", b"x:8080", b"x:", b"127.0.0.1:1", b"[::1]:8080", b"[::ffff:1.2.3.4]", b"a_b-c.example", b"%7Ex"]
+)
+async def test_hosts_of_any_legal_form_are_served(host: bytes) -> None:
+    """Names, addresses, ports and the empty host are fine, again and again on one connection."""
+    async with serving(config_for({"plain": ["http://127.0.0.1:9"]})) as gateway, visitor(gateway.port) as client:
+        for _ in range(2):
+            await client.send(b"GET /healthz HTTP/1.1\r\nhOsT: " + host + b"\r\n\r\n")
+            assert (await client.answer()).status == 200
+        await client.send(b"GET /healthz HTTP/1.1\r\n\r\n")
+        assert (await client.answer()).error["code"] == "invalid_host"
+
+
+async def test_nothing_behind_a_refused_request_is_served() -> None:
+    """Also where the refusal has to wait for the answer before it: it is the last thing that the connection carries."""
+    refused = post(LENGTH).replace(b"host: x", b"host: x/v1")
+    async with (
+        scripted([0.1, reply(ANSWER)]) as engine,
+        serving(config_for({"plain": [engine.url]})) as gateway,
+        visitor(gateway.port) as client,
+    ):
+        await client.send(post(LENGTH) + refused + post(LENGTH))
+        answers = [(await client.answer()).status, (await client.answer()).status]
+
+        assert answers == [200, 400]
+        assert await client.ended()
+        assert len(engine.seen) == 1
+
+
+async def test_an_old_version_needs_no_host() -> None:
+    """HTTP/1.0 knows no Host header (RFC 9112 §3.2)."""
+    async with serving(config_for({"plain": ["http://127.0.0.1:9"]})) as gateway, visitor(gateway.port) as client:
+        await client.send(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert (await client.answer()).status == 200
 
 
 PATHS = [
