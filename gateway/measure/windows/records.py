@@ -72,12 +72,8 @@ def _lines(text: str, path: Path, chance: np.random.Generator) -> Iterator[Recor
             yield _record(number, value, chance)
         except (msgspec.DecodeError, RecursionError) as error:
             raise RecordError(f"{path}: line {number}: no JSON ({error}); mend or delete it") from None
-        except (ValueError, TypeError, KeyError) as error:
-            raise RecordError(f"{path}: line {number}: {_words(error)}") from None
-
-
-def _words(error: Exception) -> str:
-    return str(error) if isinstance(error, ValueError) else f"not as expected ({error!r}); see draftlane sweep --help"
+        except ValueError as error:
+            raise RecordError(f"{path}: line {number}: {error}") from None
 
 
 def _record(number: int, value: Any, chance: np.random.Generator) -> Record:
@@ -91,13 +87,14 @@ def _record(number: int, value: Any, chance: np.random.Generator) -> Record:
     metrics = value.get("metrics")
     told = metrics.get("speculative_decoding") if isinstance(metrics, dict) else None
     if isinstance(told, dict):
-        usage = value.get("usage") or {}
-        value = {**told, "completion_tokens": usage.get("completion_tokens"), "step_seconds": value.get("step_seconds")}
+        usage = value.get("usage")
+        tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
+        value = {**told, "completion_tokens": tokens, "step_seconds": value.get("step_seconds")}
     window = value.get("window") or value.get("num_spec_tokens")
     ordered = "accepted" in value
     steps = _ordered(value) if ordered else _drawn(value, chance)
-    if window is None:
-        window = max(steps, default=0) if ordered else len(value["acceptance_histogram"]) - 1
+    if window is None and not ordered:
+        window = len(value["acceptance_histogram"]) - 1
     if isinstance(window, bool) or not isinstance(window, int) or window < 1:
         raise ValueError(f"window: expected a whole number above 0, got {window!r}")
     if steps and max(steps) > window:
