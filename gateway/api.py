@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway import trace
 from gateway.encoding import unpack
-from gateway.errors import BadRequest, MethodNotAllowed, NotFound, TooLarge, Unavailable
+from gateway.errors import BadRequest, GatewayError, MethodNotAllowed, NotFound, TooLarge, Unavailable
 from gateway.exchange import Exchange, Sink
 from gateway.hygiene import passes, request_id_of
 from gateway.relay import Send, relay, respond
@@ -47,32 +47,21 @@ class Api:
         """Let one more reader have each finished call."""
         self._sinks.append(sink)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Serve one request; what serves it is returned to be awaited, so that a call passes through no more than that."""
         if scope["type"] != "http":
-            await self._operators(scope, receive, send)
-            return
+            return self._operators(scope, receive, send)
         path: str = scope["path"]
         if self._admin_port is not None and not self._belongs(scope, path):
-            error = NotFound(f"There is nothing at {path}.", code="unknown_url")
-            await respond(send, error.status, error.headers(), error.body())
-            return
+            return _refuse(send, NotFound(f"There is nothing at {path}.", code="unknown_url"))
         endpoint = ENDPOINTS.get(path)
         if endpoint is None and (not path.startswith("/v1/") or path in _OWN_V1 or path.startswith("/v1/models/")):
-            await self._operators(scope, receive, send)
-            return
+            return self._operators(scope, receive, send)
         if endpoint is not None and scope["method"] != "POST":
-            await _wrong_method(scope, send)
-            return
+            return _wrong_method(scope, send)
         if endpoint is None and not passes(scope["raw_path"]):
-            error = NotFound("There is nothing at this path.", code="unknown_url")
-            await respond(send, error.status, error.headers(), error.body())
-            return
-        self.running += 1
-        try:
-            await self._call(scope, receive, send, endpoint)
-        finally:
-            self.running -= 1
+            return _refuse(send, NotFound("There is nothing at this path.", code="unknown_url"))
+        return self._call(scope, receive, send, endpoint)
 
     def _belongs(self, scope: Scope, path: str) -> bool:
         """Whether the path is served on the port that the request came to, where operators have their own."""
@@ -83,6 +72,13 @@ class Api:
         return for_operators == bool(scope["server"][1] == self._admin_port)
 
     async def _call(self, scope: Scope, receive: Receive, send: Send, endpoint: Endpoint | None) -> None:
+        self.running += 1
+        try:
+            await self._relay(scope, receive, send, endpoint)
+        finally:
+            self.running -= 1
+
+    def _relay(self, scope: Scope, receive: Receive, send: Send, endpoint: Endpoint | None) -> Awaitable[None]:
         live = self._pipeline.live
         limits = live.config.limits
         headers: list[tuple[bytes, bytes]] = scope["headers"]
@@ -102,19 +98,19 @@ class Api:
             trace=place,
         )
 
-        async def opening(exchange: Exchange, read: Read) -> Stream:
-            async def read_body() -> bytes:
-                return await _read_body(headers, read, limits.max_body_bytes)
+        def opening(exchange: Exchange, read: Read) -> Awaitable[Stream]:
+            def read_body() -> Awaitable[bytes]:
+                return _read_body(headers, read, limits.max_body_bytes)
 
             if self.running > limits.max_concurrent:
                 raise Unavailable("The gateway is full; try again soon.", code="overloaded", retry_after=1.0)
             if endpoint is not None:
-                return await self._pipeline.open(exchange, endpoint, headers, read_body)
+                return self._pipeline.open(exchange, endpoint, headers, read_body)
             query: bytes = scope.get("query_string", b"")
             target: bytes = scope["raw_path"] + (b"?" + query if query else b"")
-            return await self._pipeline.open_other(exchange, scope["method"].encode(), target, headers, read_body)
+            return self._pipeline.open_other(exchange, scope["method"].encode(), target, headers, read_body)
 
-        await relay(exchange, opening, receive, send, limits, scope.get("extensions", {}).get(LINE))
+        return relay(exchange, opening, receive, send, limits, scope.get("extensions", {}).get(LINE))
 
 
 async def _read_body(headers: list[tuple[bytes, bytes]], read: Read, max_bytes: int) -> bytes:
@@ -137,6 +133,10 @@ async def _read_body(headers: list[tuple[bytes, bytes]], read: Read, max_bytes: 
             encoding = value
     body = await read()
     return unpack(body, encoding, max_bytes) if encoding else body
+
+
+async def _refuse(send: Send, error: GatewayError) -> None:
+    await respond(send, error.status, error.headers(), error.body())
 
 
 async def _wrong_method(scope: Scope, send: Send) -> None:

@@ -8,7 +8,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -93,12 +93,9 @@ class Gateway:
         self._app = _with_cors(self.api, config)
         self._beside: Beside | None = None
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+    def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> Awaitable[None]:
         """Serve one ASGI connection."""
-        if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
-        else:
-            await self._app(scope, receive, send)
+        return self._lifespan(receive, send) if scope["type"] == "lifespan" else self._app(scope, receive, send)
 
     async def start(self) -> None:
         """Start what runs beside the calls."""

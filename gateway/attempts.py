@@ -136,14 +136,12 @@ class Tries:
         return Unavailable("No replica of the model can take the request now.", code="no_replica", retry_after=1.0)
 
 
-def until_whole(pool: Pool, out: Outgoing, limits: Limits, passed: float, *, last: bool) -> float:
+def until_whole(pool: Pool, most_tokens: float, limits: Limits, passed: float, *, last: bool) -> float:
     """Return how many seconds an engine may be silent before a reply that comes whole: it says nothing until it is done.
 
     Where somebody else can be asked that is little more than its tokens should take; else what is left of the call's time,
     of which `passed` seconds are over.
     """
-    if out.most_tokens is None:
-        return limits.total_seconds
-    likely = limits.first_byte_seconds + SLOWER * out.most_tokens * pool.step_seconds
+    likely = limits.first_byte_seconds + SLOWER * most_tokens * pool.step_seconds
     rest = limits.total_seconds - passed
     return max(likely, rest) if last else min(likely, rest)

@@ -1,6 +1,6 @@
 """All that happened to one call, filled in as it goes, settled exactly once when it ends.
 
-Whatever ends a call (an answer, an error, a client that leaves, a shutdown) passes through `__aexit__`, which never waits:
+Whatever ends a call (an answer, an error, a client that leaves, a shutdown) passes through `__exit__`, which cannot wait:
 the stream is closed, the lease and the tenant's place are given back, and one `Finished` goes to the sinks, unless it has
 gone to them already, because the answer was whole. No other place does that.
 """
@@ -75,11 +75,11 @@ class Exchange:
     booked: bool = False
     settled: bool = False
 
-    async def __aenter__(self) -> Self:
+    def __enter__(self) -> Self:
         self.started = self.clock()
         return self
 
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.settled:

@@ -220,15 +220,25 @@ class Client:
         Raises:
             Broken: no connection could be opened.
         """
+        head = self.head(method, target, headers, body)
+        return self.ask_idle(head, body) or await self.ask_new(head, body)
+
+    def ask_idle(self, head: bytes, body: bytes) -> Reply | None:
+        """Send on an idle connection and return the reply, its head still to come; None when no connection is idle."""
+        connection = self._take_idle()
+        return None if connection is None else connection.send(head, body)
+
+    async def ask_new(self, head: bytes, body: bytes) -> Reply:
+        """Send on a new connection; raises Broken when none can be opened."""
+        return (await self._connect()).send(head, body)
+
+    def head(self, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]], body: bytes) -> bytes:
+        """Return the bytes of a request's line and headers."""
         lines = [method, b" ", self._prefix, target, self._host_line]
         for name, value in headers:
             lines += (name, b": ", value, b"\r\n")
         lines.append(b"content-length: %d\r\n\r\n" % len(body) if body or method == b"POST" else b"\r\n")
-        head = b"".join(lines)
-        connection = self._take_idle()
-        if connection is None:
-            connection = await self._connect()
-        return connection.send(head, body)
+        return b"".join(lines)
 
     def drop_idle(self) -> None:
         """Close the idle connections: one was stale, so may be the others."""

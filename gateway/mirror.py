@@ -80,7 +80,7 @@ class Mirror:
             plan=original.plan,
             pools=original.pools,
         )
-        async with copy:
+        with copy:
             try:
                 async with asyncio.timeout(self._limits.total_seconds):
                     copy.stream = await self._upstream.open((pool,), out)

@@ -71,15 +71,18 @@ class Pipeline:
         scored = tenant.policy != "baseline" or route == "speculative"  # otherwise no score could change anything
         exchange.call = call = wire.parse(body, endpoint, viewed="whole" if scored else "by size")  # 400
         exchange.mark("parse")
-        exchange.admission = await _admit(live, exchange, tenant, call.model, _tokens(call))  # 404 429
-        exchange.model = model = live.tenants.resolve(tenant, call.model).name
+        exchange.model = model = live.tenants.resolve(tenant, call.model).name  # 404
+        exchange.admission = await _admit(live, exchange, tenant, _tokens(call))  # 429
         exchange.pools = live.pools.of_model(model)
         exchange.score = score = live.scorer.score(call.view) if scored else None  # never raises
         exchange.mark("score")
         place = live.conversations.find(tenant.name, model, call.conversation, time.time())
-        exchange.plan = plan = await self._in_turn(  # 429 503
-            exchange, tenant, lambda: self.plan(tenant, model, call, score, route, place)
-        )
+        plan = self.plan(tenant, model, call, score, route, place)  # 503
+        if live.pools[plan.pools[0]].full:
+            plan = await self._in_turn(  # 429 503
+                exchange, tenant, plan, lambda: self.plan(tenant, model, call, score, route, place)
+            )
+        exchange.plan = plan
         exchange.mark("plan")
         expected = live.config.routing.expected_output_tokens
         out = _outgoing(call, headers, exchange.request_id, plan, place, expected)
@@ -114,9 +117,9 @@ class Pipeline:
         body = await read_body()
         exchange.mark("body")
         name = splice.named_model(body)
-        exchange.admission = await _admit(live, exchange, tenant, name, 1)
         model = live.tenants.resolve(tenant, name).name if name is not None else _first_model(live, tenant)
         exchange.model = model
+        exchange.admission = await _admit(live, exchange, tenant, 1)
 
         def body_for(served_model: str) -> bytes:
             return body if name in (None, served_model) else splice.rename_model(body, served_model)
@@ -135,16 +138,13 @@ class Pipeline:
         )
         return exchange.stream
 
-    async def _in_turn(self, exchange: Exchange, tenant: Tenant, decide: Callable[[], Plan]) -> Plan:
-        """Decide; where the chosen pool is full, wait for a place and decide again: by then another may be better.
+    async def _in_turn(self, exchange: Exchange, tenant: Tenant, plan: Plan, decide: Callable[[], Plan]) -> Plan:
+        """Wait for a place, as the chosen pool is full, and decide again: by then another may be better.
 
         Raises:
             Unavailable: no pool can take it, or none had a place in time. RateLimited: too many of the tenant's wait.
         """
-        plan = decide()
         live, limits, began = self.live, self.live.config.limits, exchange.clock()
-        if not live.pools[plan.pools[0]].full:
-            return plan
         while True:
             pool = live.pools[plan.pools[0]]
             view = pool.view(live.clock())
@@ -218,22 +218,23 @@ def _outgoing(
     )
 
 
-async def _admit(live: Live, exchange: Exchange, tenant: Tenant, model: str | None, tokens: int) -> Admission:
+async def _admit(live: Live, exchange: Exchange, tenant: Tenant, tokens: int) -> Admission:
     """Let the call in; a limit that frees up at once, as a shared one does when it was asked for, is waited for.
 
     Raises:
-        NotFound: no such model. RateLimited: a limit is reached.
+        RateLimited: a limit is reached.
     """
-    until = exchange.clock() + _PATIENCE_SECONDS
+    now = exchange.clock()
+    until = now + _PATIENCE_SECONDS
     while True:
-        now = exchange.clock()
         try:
-            return live.tenants.admit(tenant, model=model, tokens=tokens, now=now)
+            return live.tenants.admit(tenant, model=None, tokens=tokens, now=now)
         except RateLimited as limited:
             if limited.retry_after is None or now + limited.retry_after > until:
                 raise
             wait = limited.retry_after
         await asyncio.sleep(wait)
+        now = exchange.clock()
 
 
 _PATIENCE_SECONDS = 0.5  # a client would not be back sooner

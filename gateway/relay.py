@@ -54,9 +54,9 @@ async def relay(
     exchange: Exchange, opening: Open, receive: Receive, send: Send, limits: Limits, line: Request | None
 ) -> None:
     """Open a stream and copy it to the client; every ending is noted on the exchange and none escapes, except a shutdown's."""
-    async with exchange:
+    with exchange:
         try:
-            async with Watch(exchange, receive, limits, line) as watch:
+            with Watch(exchange, receive, limits, line) as watch:
                 stream = await opening(exchange, watch.read_body)
                 await _copy(exchange, stream, send, watch, limits, line)
         except GatewayError as error:
@@ -103,6 +103,12 @@ async def _copy(
         if name not in _HOP_BY_HOP and not (events and name == b"content-length")
     ]
     headers += exchange.headers()
+    if not events and reply.complete and line is not None and send == line.send:  # nobody stands between, as CORS would
+        body = reply.take()
+        _book_body(exchange, reply, body)
+        if line.answer(reply.status, headers, body):
+            return
+        reply.unread(body)
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     if events:
         await _copy_events(exchange, stream, send, watch, limits)
@@ -247,7 +253,7 @@ async def _copy_body(exchange: Exchange, stream: Stream, send: Send, watch: Watc
                 size += len(data)
             last = reply.complete and not reply.pending
             if last:
-                _book_body(exchange, reply, kept)
+                _book_body(exchange, reply, b"".join(kept))
             watch.sending_since = exchange.clock()
             await send({"type": "http.response.body", "body": data, "more_body": not last})
             watch.sending_since = 0.0
@@ -261,8 +267,8 @@ async def _copy_body(exchange: Exchange, stream: Stream, send: Send, watch: Watc
             line.abort()
 
 
-def _book_body(exchange: Exchange, reply: Reply, parts: list[bytes]) -> None:
-    told = usage.read(b"".join(parts)) if exchange.call is not None else usage.Told()
+def _book_body(exchange: Exchange, reply: Reply, body: bytes) -> None:
+    told = usage.read(body) if exchange.call is not None else usage.Told()
     if reply.status < 400:
         exchange.whole(told.usage, told.speculation)
     else:

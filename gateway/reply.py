@@ -81,7 +81,7 @@ class Reply:
         while not self.headers_done:
             if self.failed:
                 raise self._failure()
-            await self._wait()
+            await self._next()
 
     async def read(self) -> bytes:
         """Return all bytes that have arrived since the last read, waiting for the first; b"" is the end."""
@@ -90,8 +90,8 @@ class Reply:
                 return b""
             if self.failed:
                 raise self._failure()
-            await self._wait()
-        return self._gather()
+            await self._next()
+        return self.take()
 
     async def pour(self, take: Callable[[bytes], bool]) -> bool:
         """Give `take` the bytes within the callbacks that read them, until it returns False; return whether it did.
@@ -99,21 +99,22 @@ class Reply:
         A reader that is woken for each event pays a task switch for it, and this one none. Raises as `read` does, and what
         `take` raises.
         """
-        if self._chunks and not take(self._gather()):
+        if self._chunks and not take(self.take()):
             return True
         while not self.complete:
             if self.failed:
                 raise self._failure()
             self._take, self._stopped = take, False
             try:
-                await self._wait()
+                await self._next()
             finally:
                 self._take = None
             if self._stopped:
                 return True
         return False
 
-    def _gather(self) -> bytes:
+    def take(self) -> bytes:
+        """Return all bytes that have arrived since the last read, without waiting."""
         data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         self._chunks = []
         self._size = 0
@@ -184,12 +185,10 @@ class Reply:
         error, self._error = self._error, None
         return error or Broken("the reply has failed", seen=self.headers_done)
 
-    async def _wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+    def _next(self) -> asyncio.Future[None]:
+        """What is awaited until something comes; a waiter that was cancelled is done, and nobody's any more."""
+        self._waiter = waiter = asyncio.get_running_loop().create_future()
+        return waiter
 
     def wake(self) -> None:
         """Give what has come to whoever takes it at once, else let the reader look again."""
@@ -198,12 +197,14 @@ class Reply:
             return
         if self._take is not None and self._chunks:
             try:
-                self._stopped = not self._take(self._gather())
+                self._stopped = not self._take(self.take())
             except Exception as error:  # noqa: BLE001 - whoever pours gets it
+                self._waiter = None
                 waiter.set_exception(error.with_traceback(None))  # whose frames would hold this future
                 return
             if not (self._stopped or self.complete or self.failed):
                 return
+        self._waiter = None
         waiter.set_result(None)
 
     def feed(self, data: bytes, bound: int) -> bool:

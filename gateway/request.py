@@ -120,6 +120,19 @@ class Request:
 
     # the line
 
+    def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
+        """Send a whole response without waiting; False, and nothing sent, while the client does not read."""
+        connection = self._connection
+        if connection.drained is not None:
+            return False
+        if not self._gone:
+            self._begin(status, headers)
+            body = self._framed(body, more=False)
+            head, self._head = self._head, b""
+            connection.transport.write(head + body)
+            self._end()
+        return True
+
     def write(self, body: bytes) -> bool:
         """Send a further part of the body without waiting; return whether the client takes more at once."""
         connection = self._connection
@@ -176,7 +189,9 @@ class Request:
         if self._gone:
             return
         if not self._begun:
-            self._begin(message)
+            if message["type"] != "http.response.start":
+                raise RuntimeError(f"expected the start of a response, not {message['type']}")
+            self._begin(message["status"], message.get("headers") or [])
             return
         if self._complete:
             raise RuntimeError("the response is complete")
@@ -189,17 +204,16 @@ class Request:
         if out:
             connection.transport.write(out)
         if not more:
-            self._complete = True
-            if self._waiter is not None:
-                self._wake()
-            connection.answered(keep=self.keep_alive)
+            self._end()
 
-    def _begin(self, message: Message) -> None:
+    def _end(self) -> None:
+        self._complete = True
+        if self._waiter is not None:
+            self._wake()
+        self._connection.answered(keep=self.keep_alive)
+
+    def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Render the head and decide how the body is framed (RFC 9112 §6)."""
-        if message["type"] != "http.response.start":
-            raise RuntimeError(f"expected the start of a response, not {message['type']}")
-        status: int = message["status"]
-        headers: list[tuple[bytes, bytes]] = message.get("headers") or []
         lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
         self._begun, framed, says_close = True, False, False
         for name, value in headers:

@@ -164,21 +164,22 @@ class Upstream:
         except BaseException:
             lease.release()
             raise
+        if stream.reply.status < 400 and not _error_in_stream(stream.reply):
+            replica.breaker.success()
+            return stream
         return await self._consider(stream, tries)
 
     async def _consider(self, stream: Stream, tries: Tries) -> Stream | Verdict:
-        """Judge an answered attempt by its status and, when it is an error, its body."""
+        """Judge an attempt that an error answered, by its status and its body."""
         reply, replica = stream.reply, stream.replica
         loop = asyncio.get_running_loop()
         status = _error_in_stream(reply) or reply.status
-        verdict = _RELAY
-        if status >= 400:
-            try:
-                body = await self._peek(reply)
-            except BaseException:
-                stream.close()
-                raise
-            verdict = judge(status, reply.headers, body, speculative=stream.pool.speculative, now=time.time())
+        try:
+            body = await self._peek(reply)
+        except BaseException:
+            stream.close()
+            raise
+        verdict = judge(status, reply.headers, body, speculative=stream.pool.speculative, now=time.time())
         if verdict.unhealthy:
             replica.breaker.failure(loop.time(), self._chance())
         else:
@@ -220,6 +221,8 @@ class Upstream:
             streams = out.stream or reply.is_events
             if streams and reply.status == 200:
                 first_at = await _until_a_token(reply)
+            elif reply.complete and not reply.paused:  # as most are, whose head and body come together
+                first_at = reply.last_byte_at
             else:
                 first_at = await _until_whole(reply, limits)
         except BaseException:
@@ -243,8 +246,10 @@ class Upstream:
         self, pool: Pool, replica: Replica, out: Outgoing, headers: list[tuple[bytes, bytes]], body: bytes, tries: Tries
     ) -> Reply:
         """Send; if an idle connection had gone stale (no byte came), once more on a fresh one, which is one more try."""
-        seconds = self._seconds(pool, out, tries)
-        reply = await self._ask(replica, out, headers, body, seconds)
+        client, seconds = replica.client, self._seconds(pool, out, tries)
+        head = client.head(out.method, out.target, headers, body)
+        reply = client.ask_idle(head, body) or await client.ask_new(head, body)
+        reply.limit(seconds, "token" if out.stream else "answer")
         try:
             await reply.head()
         except Broken as error:
@@ -255,9 +260,10 @@ class Upstream:
             raise
         else:
             return reply
-        replica.client.drop_idle()
+        client.drop_idle()
         tries.begin(replica)
-        reply = await self._ask(replica, out, headers, body, seconds)
+        reply = await client.ask_new(head, body)
+        reply.limit(seconds, "token" if out.stream else "answer")
         try:
             await reply.head()
         except BaseException:
@@ -269,18 +275,12 @@ class Upstream:
         """Return how long an engine may be silent: until a stream's first token, or until any other reply is whole."""
         if out.stream:
             return self._limits.first_byte_seconds
+        if out.most_tokens is None:
+            return self._limits.total_seconds
         now = asyncio.get_running_loop().time()
-        pools = [pool, *(self._pools[name] for name in tries.others if name in self._pools)]
+        pools = [pool, *[self._pools[name] for name in tries.others if name in self._pools]]
         rivals = [replica for each in pools for replica in each.replicas]
-        return until_whole(pool, out, self._limits, now - tries.began, last=not tries.another(rivals, now))
-
-    async def _ask(
-        self, replica: Replica, out: Outgoing, headers: list[tuple[bytes, bytes]], body: bytes, seconds: float
-    ) -> Reply:
-        """Send once; the reply is limited until it is open."""
-        reply = await replica.client.request(out.method, out.target, headers, body)
-        reply.limit(seconds, "token" if out.stream else "answer")
-        return reply
+        return until_whole(pool, out.most_tokens, self._limits, now - tries.began, last=not tries.another(rivals, now))
 
 
 async def _until_a_token(reply: Reply) -> float:
@@ -335,7 +335,6 @@ def _is_readable(reply: Reply) -> bool:
 
 
 _scan = msgspec.json.Decoder(msgspec.Raw).decode
-_RELAY = Verdict("relay")
 
 
 def _length(pool: Pool) -> float:

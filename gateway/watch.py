@@ -47,7 +47,7 @@ class Watch:
         self._ended = False
         self.sending_since = 0.0
 
-    async def __aenter__(self) -> Self:
+    def __enter__(self) -> Self:
         self._serving = asyncio.current_task()
         return self
 
@@ -65,7 +65,7 @@ class Watch:
         self._look()
         return body
 
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         serving, self._serving = self._serving, None

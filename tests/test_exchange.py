@@ -109,7 +109,7 @@ def reader_of(*events: bytes) -> Reader:
 
 async def run(world: World, exchange: Exchange, end: BaseException | None) -> None:
     """Open a stream inside of an exchange and end it so."""
-    async with exchange:
+    with exchange:
         exchange.stream = world.stream()
         if end is not None:
             raise end
@@ -136,9 +136,9 @@ async def test_every_ending_settles_once_and_gives_all_back(world: World, end: B
 async def test_a_second_exit_does_nothing(world: World) -> None:
     """Settling is idempotent."""
     exchange = world.exchange()
-    async with exchange:
+    with exchange:
         exchange.stream = world.stream()
-    await exchange.__aexit__(None, None, None)
+    exchange.__exit__(None, None, None)
 
     assert len(world.records) == 1
     assert world.at_rest()
@@ -152,7 +152,7 @@ async def test_a_sink_that_fails_takes_no_other_along(world: World, caplog: pyte
 
     exchange = world.exchange()
     exchange.sinks = [broken, *exchange.sinks]
-    async with exchange:
+    with exchange:
         pass
 
     assert len(world.records) == 1
@@ -163,7 +163,7 @@ async def test_a_sink_that_fails_takes_no_other_along(world: World, caplog: pyte
 async def test_a_call_that_was_never_admitted_leaves_a_record_too(world: World) -> None:
     """A refusal at the door has no tenant, model or pool, and costs nothing."""
     exchange = Exchange(request_id="r", endpoint="chat", sinks=[world.records.append], clock=lambda: world.now)
-    async with exchange:
+    with exchange:
         exchange.fail(errors.Unauthorized("no key", code="invalid_api_key"))
 
     record = world.record
@@ -192,7 +192,7 @@ async def test_a_call_that_was_never_admitted_leaves_a_record_too(world: World) 
 async def test_an_error_s_fault_decides_the_outcome(world: World, error: errors.GatewayError, outcome: str) -> None:
     """What the client is told is what the record says."""
     exchange = world.exchange()
-    async with exchange:
+    with exchange:
         exchange.fail(error)
 
     assert (world.record.outcome, world.record.status, world.record.error) == (outcome, error.status, error.type)
@@ -201,7 +201,7 @@ async def test_an_error_s_fault_decides_the_outcome(world: World, error: errors.
 async def test_the_status_that_was_sent_stays(world: World) -> None:
     """After the first byte a failure changes the outcome, not the status."""
     exchange = world.exchange()
-    async with exchange:
+    with exchange:
         exchange.status = 200
         exchange.fail(errors.BadGateway("x", code="stream_truncated"), "truncated")
 
@@ -213,7 +213,7 @@ async def test_the_status_that_was_sent_stays(world: World) -> None:
 
 async def ended(world: World, exchange: Exchange, act: Callable[[], None]) -> Finished:
     """Run an exchange in which `act` happens; return its record."""
-    async with exchange:
+    with exchange:
         act()
     return world.records[-1]
 
@@ -382,7 +382,7 @@ async def test_a_prompt_is_recorded_only_where_that_is_switched_on(world: World)
 async def test_response_headers_tell_what_is_known(world: World) -> None:
     """The request id always, the pool once one has answered."""
     exchange = world.exchange()
-    async with exchange:
+    with exchange:
         assert (b"x-request-id", b"req-1") in exchange.headers()
         assert not any(name == b"x-draftlane-pool" for name, _ in exchange.headers())
         exchange.stream = world.stream("base")
