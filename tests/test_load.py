@@ -8,6 +8,7 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -320,6 +321,28 @@ async def test_a_cancelled_call_is_cancelled() -> None:
             await task
         while not engine.seen[0].left:
             await asyncio.sleep(0.01)
+
+
+async def test_calls_are_sent_in_turn() -> None:
+    """A call's clock begins when it is its turn to be sent, and its turn ends before the answer comes."""
+    async with scripted([SILENCE], sse(ROLE, delta("a", finish="stop"), DONE)) as engine, open_client() as client:
+        here = Endpoint(name="here", url=engine.url)
+        await client.turn.acquire()
+        silent = asyncio.create_task(measure(client, here, request(), timeouts=Timeouts(silence=5.0)))
+        await asyncio.sleep(0.05)
+        assert engine.seen == []
+        released = time.time()
+        client.turn.release()
+        while not engine.seen:
+            await asyncio.sleep(0.01)
+        answered = await measure(client, here, request())
+        await engine.stop()
+        first = await silent
+
+    assert first.started >= released
+    assert first.error is not None
+    assert answered.error is None
+    assert not client.turn.locked()
 
 
 async def test_the_first_token_is_not_the_role() -> None:

@@ -7,7 +7,7 @@ import contextlib
 import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TextIO
+from typing import Protocol, TextIO
 
 import httpx
 
@@ -15,7 +15,7 @@ from gateway.measure.load.busy import Busy
 from gateway.measure.load.control import Receipts, check_models, models
 from gateway.measure.load.pacing import Job, Pace
 from gateway.measure.load.progress import Progress
-from gateway.measure.load.run import Run
+from gateway.measure.load.run import Run, Send
 from gateway.measure.load.sample import Sample
 from gateway.measure.load.sending import Endpoint, Timeouts, measure, open_client
 from gateway.measure.load.survey import Survey, Trace
@@ -135,7 +135,7 @@ def _calls(trace: Trace, repeats: int, target: str, done: set[tuple[str, int, in
                 yield repeat, request
 
 
-def _sender(client: httpx.AsyncClient, plan: Plan) -> Any:
+def _sender(client: httpx.AsyncClient, plan: Plan) -> Send:
     endpoints = {tenant: replace(plan.endpoint, key=key) for tenant, key in plan.keys.items()}
 
     async def send(job: Job) -> Sample:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from gateway.measure.load.pacing import Job, Pace
 from gateway.measure.load.sample import ResultsError, Sample
+from gateway.measure.load.trace import TraceError
 
 # Between the first calls of a closed loop, so that one core can send them without one waiting for the other (1 to 2 ms each).
 RAMP: Final = 0.005
@@ -82,26 +83,32 @@ class Run:
                 call.cancel()
 
     async def _send_all(self, jobs: Iterable[Job], group: asyncio.TaskGroup) -> None:
-        begun = time.perf_counter()
+        try:
+            await self._send_each(jobs, group)
+        except TraceError as error:  # the file is gone, or was changed
+            self.stopped = str(error)
+
+    async def _send_each(self, jobs: Iterable[Job], group: asyncio.TaskGroup) -> None:
+        begun, clock = time.perf_counter(), time.time()
         for job in jobs:
             if job.due is not None:
                 await asyncio.sleep(max(begun + job.due - time.perf_counter(), 0.0))
             elif 0 < self.sent < self._most:
                 await asyncio.sleep(RAMP)
             await self._gate.acquire()
-            call = group.create_task(self._call(job, begun))
+            call = group.create_task(self._call(job, clock))
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
             self.sent += 1
 
     async def _call(self, job: Job, begun: float) -> None:
-        late = None if job.due is None else max(time.perf_counter() - begun - job.due, 0.0)
         try:
             sample = await self._send(job)
         finally:
             self._gate.release()
         if self._settle is not None:
             sample = await self._settle(sample)
+        late = None if job.due is None else max(sample.started - begun - job.due, 0.0)
         self._end(replace(sample, late_seconds=late))
 
     def _end(self, sample: Sample) -> None:
