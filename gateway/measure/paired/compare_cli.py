@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 
-from gateway.measure.load.control import EndpointError
+from gateway.measure.load.control import EndpointError, WrongModel
 from gateway.measure.load.sample import ResultsError, Sample, WrongResults
 from gateway.measure.load.trace import TraceError
 from gateway.measure.paired import compare_options, formats
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         _check(args)
         with ExitStack() as stack:
             comparison, samples, model = from_files(args) if args.sources else measured(args, os.environ, stack)
-    except (WrongUse, TraceError, WrongResults, formats.FormatError) as error:
+    except (WrongUse, WrongModel, TraceError, WrongResults, formats.FormatError) as error:
         print(f"draftlane compare: {error}", file=sys.stderr)
         return 2
     except (EndpointError, ResultsError) as error:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from gateway.measure.load.busy import BUSY, LATE, Busy
-from gateway.measure.load.control import check_models, models
+from gateway.measure.load.control import EndpointError, WrongModel, check_models, models
 from gateway.measure.load.progress import Progress
 from gateway.measure.load.replay import Keeper, Memory
 from gateway.measure.load.sample import Results, ResultsError, Sample
@@ -39,8 +39,8 @@ def measured(
     """Measure as the options say; returns what was found, in which calls, and the model's name.
 
     Raises:
-        WrongUse, TraceError: the options or the requests cannot be meant.
-        EndpointError: an endpoint is not there, or lacks the model.
+        WrongUse, WrongModel, TraceError: the options or the requests cannot be meant.
+        EndpointError: an endpoint is not there.
         ResultsError: the results file cannot be begun.
     """
     pools = endpoints(args, env)
@@ -141,9 +141,13 @@ async def _with_models(pools: tuple[Endpoint, Endpoint], survey: Survey) -> tupl
     """Ask both pools for their models, and name one where it is clear which is meant."""
     found = []
     async with open_client() as client:
-        for pool in pools:
+        for pool, option in zip(pools, ("--baseline", "--speculative"), strict=True):
             wanted = survey.models if pool.model is None else {pool.model: 0}
-            default = check_models(pool, wanted, await models(client, pool))
+            try:
+                default = check_models(pool, wanted, await models(client, pool))
+            except (EndpointError, WrongModel) as error:  # told in the words of a command with one endpoint
+                said = str(error).replace("--to", option).removeprefix("line 0: ")
+                raise type(error)(said) from error
             found.append(pool if pool.model or default is None else replace(pool, model=default))
     return found[0], found[1]
 

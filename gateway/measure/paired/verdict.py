@@ -143,7 +143,8 @@ def _missing(group: Group, names: tuple[str, str] | None, precision: float) -> s
         return f"{group.prompts} prompts with answers on both sides, {FEWEST_PROMPTS} are needed for an interval"
     whose = "" if names is None else f" of {names[0]}'s"
     needed = prompts_needed(group, precision)
-    enough = "" if needed is None else f"; about {needed} prompts would tell it to ±{precision:.0%}"
+    count = "more than a million" if needed == _MOST_PROMPTS else f"about {needed}"
+    enough = "" if needed is None else f"; {count} prompts would tell it to ±{100 * precision:.3g}%"
     return (
         f"{_CARRIERS[group.carrier]} is {interval(group.judged)}{whose}, {group.prompts} prompts,"
         f" which holds gain and loss{enough}"
