@@ -29,7 +29,7 @@ ANSWER_TOKENS: Final = 64
 _HOT: Final = 1.5  # a temperature at which two answers to an open prompt are the same only if it is ignored
 _SEEDS: Final = (1, 2, 3)
 _TRIED: Final[Mapping[str, Mapping[str, Any]]] = {
-    "min_p": {"min_p": 0.1},
+    "min_p": {"min_p": 0.1, "temperature": 1.0},  # at temperature 0 vLLM drops it unseen
     "logit_bias": {"logit_bias": {"5": 1}},
     "structured_output": {"response_format": {"type": "json_object"}},
     "penalties": {"presence_penalty": 0.5},

@@ -21,7 +21,9 @@ class Progress:
         self._stream, self._total, self._clock = stream, total, clock
         self._terminal = stream.isatty()
         self._every = _REDRAW if self._terminal else _LINE
-        self._began = self._told = clock()
+        self._told = clock()
+        self._last: float | None = self._told
+        self._busy = 0.0  # seconds in which calls were made: engines that start are no part of the rate
         self._ended = self._errors = 0
 
     def saw(self, sample: Sample) -> None:
@@ -29,18 +31,20 @@ class Progress:
         self._ended += 1
         self._errors += not sample.ok
         now = self._clock()
+        self._busy += now - self._last if self._last is not None else 0.0
+        self._last = now
         if now - self._told >= self._every:
             self._told = now
             self._write(_CLEAR + self.text(sample.target) if self._terminal else self.text(sample.target) + "\n")
 
     def note(self, text: str) -> None:
-        """Say something."""
+        """Say that something else is done before the next call."""
+        self._last = None
         self._write(f"{_CLEAR}{text}\n" if self._terminal else f"{text}\n")
 
     def text(self, target: str) -> str:
         """Return the line as it is now."""
-        elapsed = self._clock() - self._began
-        rate = self._ended / elapsed if elapsed > 0 else 0.0
+        rate = self._ended / self._busy if self._busy > 0 else 0.0
         parts = [f"{self._ended:,}/{self._total:,}", f"{rate:.1f}/s"]
         if rate:
             parts.append(f"ETA {clock_time(max(0, self._total - self._ended) / rate)}")

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from gateway.measure.load.replay_options import _count, _field, _positive, _source
+from gateway import options
 from gateway.measure.windows import candidate
 
 _EPILOG: Final = """\
@@ -21,7 +21,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add all options."""
     parser.epilog = _EPILOG
     parser.add_argument(
-        "file", type=_source, nargs="?", metavar="FILE", help="the requests, JSON lines as for replay; - for stdin"
+        "file",
+        type=options.source,
+        nargs="?",
+        metavar="FILE",
+        help="the requests, JSON lines as for replay; - for stdin",
     )
     _add_windows(parser.add_argument_group("what is compared"))
     _add_engines(parser.add_argument_group("where it runs"))
@@ -57,21 +61,25 @@ def _add_engines(group: argparse._ArgumentGroup) -> None:
         "--start-baseline", metavar="COMMAND", help="starts the one without speculation; {port} is filled in"
     )
     group.add_argument(
-        "--start-seconds", type=_positive, default=1800.0, metavar="S", help="to come up in (default 1800)"
+        "--start-seconds", type=options.positive, default=1800.0, metavar="S", help="to come up in (default 1800)"
     )
     group.add_argument("--lab", action="store_true", help="start the lab's engines, baseline included (make lab)")
     group.add_argument("--key-env", metavar="NAME", help="environment variable with the engines' key")
     group.add_argument(
-        "--idle-seconds", type=_positive, default=300.0, metavar="S", help="of silence until a call is given up"
+        "--idle-seconds", type=options.positive, default=300.0, metavar="S", help="of silence until a call is given up"
     )
 
 
 def _add_calls(group: argparse._ArgumentGroup) -> None:
     pace = group.add_mutually_exclusive_group()
-    pace.add_argument("--concurrency", type=_count, default=1, metavar="N", help="calls under way at once (default 1)")
-    pace.add_argument("--rate", type=_positive, metavar="R", help="calls per second instead, whatever the engine does")
-    group.add_argument("--repeat", type=_count, default=1, metavar="N", help="send each prompt N times")
-    group.add_argument("--limit", type=_count, metavar="N", help="only the first N requests")
+    pace.add_argument(
+        "--concurrency", type=options.count, default=1, metavar="N", help="calls under way at once (default 1)"
+    )
+    pace.add_argument(
+        "--rate", type=options.positive, metavar="R", help="calls per second instead, whatever the engine does"
+    )
+    group.add_argument("--repeat", type=options.count, default=1, metavar="N", help="send each prompt N times")
+    group.add_argument("--limit", type=options.count, metavar="N", help="only the first N requests")
     group.add_argument("--skip-bad", action="store_true", help="pass over lines that cannot be sent, and name them")
     group.add_argument("--model", metavar="M", help="model of every call, whatever the line says")
     group.add_argument(
@@ -79,7 +87,7 @@ def _add_calls(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--default",
-        type=_field,
+        type=options.setting,
         action="append",
         default=[],
         metavar="FIELD=VALUE",
@@ -90,10 +98,13 @@ def _add_calls(group: argparse._ArgumentGroup) -> None:
 
 def _add_promise(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--ttft-ms", type=_positive, metavar="MS", help="a call counts if its first token came within this"
+        "--ttft-ms", type=options.positive, metavar="MS", help="a call counts if its first token came within this"
     )
     group.add_argument(
-        "--tpot-ms", type=_positive, metavar="MS", help="and if a further token took no longer than this on average"
+        "--tpot-ms",
+        type=options.positive,
+        metavar="MS",
+        help="and if a further token took no longer than this on average",
     )
 
 
@@ -101,11 +112,13 @@ def _add_offline(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--from", dest="source", type=Path, metavar="FILE", help="recorded acceptance instead of engines"
     )
-    group.add_argument("--step-base-ms", type=_positive, metavar="MS", help="a step's time without drafted tokens")
-    group.add_argument("--step-per-token-ms", type=_positive, metavar="MS", help="and for each drafted token")
+    group.add_argument(
+        "--step-base-ms", type=options.positive, metavar="MS", help="a step's time without drafted tokens"
+    )
+    group.add_argument("--step-per-token-ms", type=options.positive, metavar="MS", help="and for each drafted token")
     group.add_argument("--steps-from", type=Path, metavar="FILE", help="step times as a sweep's JSON has them")
     group.add_argument(
-        "--baseline-step-ms", type=_positive, metavar="MS", help="without speculation (default: the base)"
+        "--baseline-step-ms", type=options.positive, metavar="MS", help="without speculation (default: the base)"
     )
     group.add_argument("--nxdi", action="store_true", help="a window of k accepts k - 1 at most, as in NxD Inference")
 
