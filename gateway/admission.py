@@ -17,6 +17,43 @@ from gateway.window import Window
 _CONCURRENCY_RETRY: Final = 1.0
 
 
+class Room(Protocol):
+    """How many calls may run at once, here or in all gateways together."""
+
+    limit: int
+
+    @property
+    def used(self) -> int:
+        """How many run."""
+
+    def wait(self) -> float:
+        """Return 0.0 if one more may run, else after how many seconds to try again."""
+
+
+class Alone:
+    """A limit of calls at once that this process keeps for itself."""
+
+    __slots__ = ("_running", "limit")
+
+    def __init__(self, limit: int, running: Callable[[], int]) -> None:
+        self.limit = limit
+        self._running = running
+
+    @property
+    def used(self) -> int:
+        """How many run."""
+        return self._running()
+
+    def wait(self) -> float:
+        """Return 0.0 if one more may run, else a second."""
+        return 0.0 if self._running() < self.limit else _CONCURRENCY_RETRY
+
+
+def alone(_: str, limit: int, running: Callable[[], int]) -> Room:
+    """Return a limit of calls at once that this process keeps for itself."""
+    return Alone(limit, running)
+
+
 class Quota(Protocol):
     """A limit and what was used of it: of the last 60 seconds in one process, or of a window that all gateways share."""
 
@@ -50,6 +87,7 @@ class Quota(Protocol):
 
 
 Quotas = Callable[[str, float, Period], Quota]  # the limit under a key, per period; the same key finds the same counts
+Rooms = Callable[[str, int, Callable[[], int]], Room]  # the limit of calls at once under a key, and how many run here
 
 
 class Minutes:
@@ -194,18 +232,18 @@ class Admission:
 class Use:
     """What one tenant uses now; it outlives a reload."""
 
-    __slots__ = ("_usd_per_token", "limits", "max_concurrent", "running")
+    __slots__ = ("_usd_per_token", "limits", "room", "running")
 
     def __init__(self) -> None:
         self.running = 0
-        self.max_concurrent: int | None = None
+        self.room: Room | None = None
         self.limits: tuple[Limit, ...] = ()
         self._usd_per_token = 0.0  # of those estimated, as far as learned
 
-    def limit(self, settings: TenantConfig, quotas: Quotas) -> None:
+    def limit(self, settings: TenantConfig, quotas: Quotas, rooms: Rooms) -> None:
         """Take new limits and keep the counts of those that stay."""
-        self.max_concurrent = settings.max_concurrent
-        name, found = settings.name, []
+        name, found, most = settings.name, [], settings.max_concurrent
+        self.room = None if most is None else rooms(name, most, lambda: self.running)
         if settings.requests_per_minute is not None:
             found.append(Limit.of(name, "requests", settings.requests_per_minute, "minute", quotas))
         if settings.tokens_per_minute is not None:
@@ -221,10 +259,9 @@ class Use:
 
     def take(self, tokens: int, now: float) -> Admission:
         """Let a call in under all limits, or raise RateLimited and take nothing."""
-        if self.max_concurrent is not None and self.running >= self.max_concurrent:
-            raise _limited(
-                "concurrent requests", self.max_concurrent, self.running, 1, _CONCURRENCY_RETRY, self.headers()
-            )
+        room = self.room
+        if room is not None and (wait := room.wait()) > 0:
+            raise _limited("concurrent requests", room.limit, room.used, 1, wait, self.headers())
         usd = tokens * self._usd_per_token
         wanted = [(limit, limit.amount(tokens, usd)) for limit in self.limits]
         for limit, amount in wanted:

@@ -169,7 +169,7 @@ class Gateway:
         live.pools.apply(config, self._env)
         live.pools.price(config, datetime.now(UTC).date())
         live.tenants.reload(config)
-        self._quotas.keep(live.tenants.limits())
+        self._quotas.keep(live.tenants.limits(), live.tenants.crowded())
         live.upstream.apply(config.limits)
         live.mirror.apply(config.limits)
         live.curves.settings = _settings(config)
@@ -266,7 +266,7 @@ def _build(config: Config, env: Mapping[str, str], metrics: Metrics, quotas: Quo
     seed = config.routing.seed
     return Live(
         config=config,
-        tenants=Tenants(config, env, quotas.of),
+        tenants=Tenants(config, env, quotas.of, quotas.room),
         scorer=scorer,
         pools=pools,
         curves=curves,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from gateway.admission import Minutes, Quota
+from gateway.admission import Alone, Minutes, Quota, Room
 from gateway.config import Period
 from gateway.store import Store
 from gateway.store.allotments import Allotment, Allotments, Window, every, monthly
@@ -110,10 +110,18 @@ class Quotas:
             return Shared(self._allotments.of(f"{period}:{key}", limit, _WINDOWS[period]), self)
         return self._minutes.of(key, limit, period)
 
-    def keep(self, keys: Iterable[tuple[str, Period]]) -> None:
-        """Forget all limits but these, as after a reload."""
+    def room(self, tenant: str, limit: int, running: Callable[[], int]) -> Room:
+        """Return a tenant's limit of calls at once; `running` says how many of them run here."""
+        if "minute" in self._together:
+            return self._allotments.places(f"running:{tenant}", limit, running)
+        return Alone(limit, running)
+
+    def keep(self, keys: Iterable[tuple[str, Period]], tenants: Iterable[str] = ()) -> None:
+        """Forget all limits but these, and those of calls at once but of these tenants, as after a reload."""
         kept = list(keys)
-        self._allotments.keep(f"{period}:{key}" for key, period in kept)
+        self._allotments.keep(
+            [*(f"{period}:{key}" for key, period in kept), *(f"running:{tenant}" for tenant in tenants)]
+        )
         self._minutes.keep(key for key, period in kept if period not in self._together)
 
     async def start(self) -> None:

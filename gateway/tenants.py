@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from gateway.admission import Admission, Minutes, Quotas, Usage, Use
+from gateway.admission import Admission, Minutes, Quotas, Rooms, Usage, Use, alone
 from gateway.config import Config, Model, Period, TenantConfig, key_digest
 from gateway.errors import NotFound, Unauthorized
 
@@ -42,9 +42,12 @@ class Tenant:
 class Tenants:
     """All tenants of a configuration, by their keys, with what they use now."""
 
-    def __init__(self, config: Config, env: Mapping[str, str], quotas: Quotas | None = None) -> None:
+    def __init__(
+        self, config: Config, env: Mapping[str, str], quotas: Quotas | None = None, rooms: Rooms = alone
+    ) -> None:
         self._env = env
         self._quotas = quotas or Minutes().of
+        self._rooms = rooms
         self._uses: dict[str, Use] = {}
         self.reload(config)
 
@@ -56,7 +59,7 @@ class Tenants:
         anonymous: Tenant | None = None
         for settings in config.tenants:
             tenant = by_name[settings.name]
-            uses[tenant.name].limit(settings, self._quotas)
+            uses[tenant.name].limit(settings, self._quotas, self._rooms)
             for digest in _digests(settings, self._env):
                 by_digest[digest] = (digest, tenant)
             if settings.anonymous:
@@ -123,6 +126,10 @@ class Tenants:
         for name, use in self._uses.items():
             for limit in use.limits:
                 yield Usage(name, limit.label, limit.quota.used, limit.quota.limit, limit.told)
+
+    def crowded(self) -> list[str]:
+        """Return the tenants that have a limit of calls at once."""
+        return [name for name, use in self._uses.items() if use.room is not None]
 
     def limits(self) -> list[tuple[str, Period]]:
         """Return the key and period of every limit there is."""

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from gateway.store.contract import Store, StoreError
+from gateway.store.places import Places
 
 _log: Final = logging.getLogger("draftlane.allotments")
 
@@ -202,12 +203,13 @@ class Allotments:
         self._store = store
         self._clock = clock
         self._allotments: dict[str, Allotment] = {}
+        self._places: dict[str, Places] = {}
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.trouble: str | None = None  # why limits hold per process only, for now
 
     def __repr__(self) -> str:
-        return f"<Allotments {list(self._allotments.values())!r}>"
+        return f"<Allotments {[*self._allotments.values(), *self._places.values()]!r}>"
 
     def of(self, key: str, limit: float, window: Window) -> Allotment:
         """Return the part of a limit, such as ("tokens:acme", 100_000, every(60)); a changed limit is taken over."""
@@ -217,9 +219,18 @@ class Allotments:
         found.limit = limit
         return found
 
+    def places(self, key: str, limit: int, running: Callable[[], int]) -> Places:
+        """Return the part of a limit of calls at once, of which `running` run here; a changed limit is taken over."""
+        found = self._places.get(key)
+        if found is None:
+            found = self._places[key] = Places(key, limit, running, self._wake.set)
+        found.limit, found.running = limit, running
+        return found
+
     def keep(self, keys: Iterable[str]) -> None:
         """Forget all limits but these, as after a reload."""
         kept = frozenset(keys)
+        self._places = {key: found for key, found in self._places.items() if key in kept}
         self._allotments = {key: found for key, found in self._allotments.items() if key in kept}
 
     async def start(self) -> None:
@@ -228,17 +239,22 @@ class Allotments:
         self._task = asyncio.create_task(self._loop(), name="allotments")
 
     async def stop(self) -> None:
-        """End; leases end with their windows."""
+        """End; places are given back, other leases end with their windows."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
+        with suppress(StoreError):
+            for places in self._places.values():
+                await places.end(self._store)
 
     async def refresh(self) -> None:
         """Refresh all leases now; while the Store is away each process keeps to its part of the last window."""
         try:
             for allotment in list(self._allotments.values()):
                 await allotment.refresh(self._store, self._clock())
+            for places in list(self._places.values()):
+                await places.refresh(self._store, self._clock())
         except StoreError as wrong:
             if self.trouble is None:
                 _log.error("limits hold per process only, as the Store is away: %s", wrong)
