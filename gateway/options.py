@@ -50,11 +50,17 @@ def positive(text: str) -> float:
     return number
 
 
-def setting(text: str) -> tuple[str, Any]:
-    """Read NAME=VALUE, the value as JSON where it is some."""
+def pair(text: str) -> tuple[str, str]:
+    """Read NAME=VALUE."""
     name, mark, value = text.partition("=")
     if not (name and mark and value):
         raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE")
+    return name, value
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """Read NAME=VALUE, the value as JSON where it is some."""
+    name, value = pair(text)
     try:
         return name, json.loads(value)
     except ValueError:
