@@ -408,7 +408,7 @@ async def test_an_endpoint_that_dies(tmp_path: Path, capsys: pytest.CaptureFixtu
         port = int(engine.url.rpartition(":")[2])
         options = (path, "--to", engine.url, "--out", out, "--target-name", "it", "--stop-after", 3, "--json")
         running = asyncio.create_task(replayed(*options))
-        await until(lambda: kept(out) >= 4)
+        await until(lambda: kept(out) >= 4, 30)
         await life.aclose()  # connections are cut in the middle of their answers, and nobody listens any more
         assert await running == 1
     captured = capsys.readouterr()
