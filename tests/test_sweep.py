@@ -173,20 +173,22 @@ async def test_what_is_not_there_is_told_before(tmp_path: Path, capsys: pytest.C
     """An endpoint that does not answer, a model that is not served, and line 1731 of a trace that is no JSON."""
     trace = requests(tmp_path / "t.jsonl", 3)
     async with engine() as (plain, _):
+        there = (trace, "--endpoint", f"7={plain.url}", "--endpoint", f"5={plain.url}")
         assert await run(trace, "--endpoint", f"7={plain.url}", "--endpoint", "5=http://127.0.0.1:9") == 1
         assert "http://127.0.0.1:9: " in capsys.readouterr().err
-        assert await run(trace, "--endpoint", f"7={plain.url}", "--model", "other") == 2
+        assert await run(*there, "--model", "other") == 2
         assert "model 'other' is not served" in capsys.readouterr().err
         text = trace.read_text().splitlines()[0] + "\n"
         trace.write_text(text * 1730 + "{\n")
-        assert await run(trace, "--endpoint", f"7={plain.url}") == 2
+        assert await run(*there) == 2
         assert "line 1731: no JSON" in capsys.readouterr().err
-        assert await run(trace, "--endpoint", f"7={plain.url}", "--skip-bad", "--limit", 2, "--json") == 1
-        said = capsys.readouterr()
-    assert json.loads(said.out)["best"] == {}  # a single window is not best of anything
-    trace.write_text("\n")
-    assert await run(trace, "--endpoint", "7=http://127.0.0.1:9") == 2
-    assert "no requests in it" in capsys.readouterr().err
+        assert await run(*there, "--skip-bad", "--limit", 2) == 0
+        trace.write_text(text + "{\n")
+        assert await run(*there, "--skip-bad") == 0
+        assert "passed over: line 2" in capsys.readouterr().err
+        trace.write_text("\n")
+        assert await run(*there) == 2
+        assert "no requests in it" in capsys.readouterr().err
 
 
 def small_files() -> None:
@@ -211,7 +213,7 @@ async def test_a_full_disk_loses_nothing(tmp_path: Path, capsys: pytest.CaptureF
         kept = len(read(out)[1])
         assert await run(*options, "--resume") == 0
         whole = json.loads(capsys.readouterr().out)
-        assert await run(trace, "--endpoint", f"7={fast.url}", "--out", "/dev/full") == 1
+        assert await run(*options[:5], "--out", "/dev/full") == 1
         assert "/dev/full: No space left" in capsys.readouterr().err
         assert await run(*options) == 2
         assert "exists already" in capsys.readouterr().err

@@ -286,6 +286,8 @@ def test_records_of_smaller_windows_are_left_out(tmp_path: Path, capsys: pytest.
         (("--from", "x", "--step-base-ms", "3"), "give both"),
         (("x.jsonl", "--nxdi", "--lab"), "--nxdi: means nothing without --from"),
         (("x.jsonl",), "say where to measure"),
+        (("x.jsonl", "--endpoint", "5=http://h"), "one window alone"),
+        (("x.jsonl", "--start", "engine", "--windows", "5"), "one window alone"),
         (("x.jsonl", "--lab", "--start", "y"), "not several"),
         (("x.jsonl", "--endpoint", "5=http://h", "--windows", "5"), "leave --windows"),
         (("x.jsonl", "--endpoint", "5=http://h", "--endpoint", "5=http://i"), "window-5 stands twice"),

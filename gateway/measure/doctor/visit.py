@@ -172,7 +172,7 @@ async def visit(client: httpx.AsyncClient, url: str, *, model: str | None = None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return Visit(url=url, trouble=str(error) or type(error).__name__)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        return Visit(url=url, trouble=f"/v1/models is not that of an engine ({error!r})")
+        return Visit(url=url, trouble=f"answers are not those of an engine ({error!r})")
 
 
 def spoken(stream: bytes) -> Spoken:

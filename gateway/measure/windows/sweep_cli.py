@@ -92,13 +92,16 @@ def engines(args: argparse.Namespace, env: Mapping[str, str]) -> Engines:
     """Return where the windows run.
 
     Raises:
-        WrongUse: a key is not in the environment.
+        WrongUse: a key is not in the environment, or there is nothing to compare.
         StartError: a command is none.
     """
     key = None
     if args.key_env is not None and not (key := env.get(args.key_env)):
         raise WrongUse(f"--key-env: the environment variable {args.key_env} is not set")
-    return Engines.of(args, key)
+    found = Engines.of(args, key)
+    if len(found.candidates) < 2:
+        raise WrongUse("one window alone is not best of anything; name more of them, or a baseline")
+    return found
 
 
 def from_records(args: argparse.Namespace) -> Sweep:
