@@ -16,7 +16,17 @@ from hypothesis import strategies as st
 from gateway.__main__ import main
 from gateway.measure.doctor.diagnosis import DescriptionError, described, diagnose, read
 from gateway.measure.doctor.hbm import GIB, INSTANCES, SHAPES, ModelError, memory, shape_of
-from gateway.measure.doctor.sizing import Description, Pool, Sort, Traffic, break_even, erlang_c, prefers, size, sorts_of
+from gateway.measure.doctor.sizing import (
+    Description,
+    Pool,
+    Sort,
+    Traffic,
+    break_even,
+    erlang_c,
+    prefers,
+    size,
+    sorts_of,
+)
 
 SIZING = Path(__file__).parent.parent / "deploy" / "sizing"
 TRN2 = INSTANCES["trn2.48xlarge"]
