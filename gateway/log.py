@@ -1,12 +1,14 @@
 """One structured JSON line per call on standard output, written in batches so that no call waits for a pipe.
 
-No prompt text, unless the operator has switched it on. Control characters cannot break a line: JSON escapes them.
+No prompt text, unless the operator has switched it on. Control characters cannot break a line: JSON escapes them, and of a
+prompt also those beyond ASCII, that terminals obey and other readers take for the end of a line.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -30,6 +32,8 @@ _Line = msgspec.defstruct(  # encoding a struct takes a third of what filling an
     omit_defaults=True,
 )
 _encode = msgspec.json.Encoder().encode
+# C1 controls, line and paragraph separators, marks of writing direction
+_UNSEEN = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _log = logging.getLogger(__name__)
 
 
@@ -43,7 +47,8 @@ class CallLog:
 
     def __call__(self, finished: Finished) -> None:
         """Take one call; it is written within FLUSH_SECONDS."""
-        self._lines.append(_encode(_line(finished)))
+        line = _encode(_line(finished))
+        self._lines.append(_told(line) if finished.prompt and not line.isascii() else line)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self.flush)
 
@@ -58,6 +63,11 @@ class CallLog:
                 self._write(b"\n".join(lines) + b"\n")
             except OSError:  # a closed pipe or a full disk must not stop the gateway
                 _log.exception("could not write %d log lines", len(lines))
+
+
+def _told(line: bytes) -> bytes:
+    """Return a line with its unseen characters escaped."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", line.decode()).encode()
 
 
 def _line(finished: Finished) -> msgspec.Struct:
