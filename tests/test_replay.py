@@ -527,6 +527,33 @@ async def test_a_second_interrupt_waits_for_nothing(tmp_path: Path) -> None:
     assert b"interrupted; 1 calls under way were left" in error
 
 
+async def test_an_interrupt_before_the_first_call(tmp_path: Path) -> None:
+    """While the trace is still being read, Ctrl-C ends the command with a word and leaves nothing behind."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    async with process(fifo, "--to", "http://127.0.0.1:1") as running:
+        writer = await asyncio.to_thread(os.open, fifo, os.O_WRONLY)  # returns when the command has opened its end
+        running.send_signal(signal.SIGINT)
+        _, error = await running.communicate()
+        os.close(writer)
+
+    assert (running.returncode, error.decode()) == (1, "draftlane replay: interrupted; nothing was sent\n")
+
+
+async def test_a_trace_that_vanishes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that is gone when it is to be sent once more ends the run, which keeps what it has."""
+    path, out = trace(tmp_path / "t", 2), tmp_path / "out"
+    async with serve(FAST) as engine:
+        running = asyncio.create_task(replayed(path, "--to", engine.url, "--repeat", 500, "--out", out, "--json"))
+        await until(lambda: kept(out) >= 3, 30)
+        path.unlink()
+        assert await running == 1
+    told = json.loads(capsys.readouterr().out)
+
+    assert f"{path}: No such file or directory" in told["stopped"]
+    assert kept(out) == told["all"]["n"] < 1000
+
+
 async def test_results_of_another_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file is neither overwritten nor mixed with other settings or another trace; more repeats of the same go on."""
     path, out = trace(tmp_path / "t", 2), tmp_path / "out"

@@ -83,7 +83,10 @@ class Trace:
         self._path: Path
 
     def __enter__(self) -> Self:
-        self._path = self._on_disk()
+        with ExitStack() as undo:
+            undo.push(self._stack)
+            self._path = self._on_disk()
+            undo.pop_all()
         return self
 
     def __exit__(
