@@ -134,6 +134,11 @@ def compiled_as_flagged(one: Engine) -> Iterator[Finding]:
             "does not say by its name what was compiled",
             "name it …-tp32-bs4-len1024-k7-sdk2.26.1, or give its neuron_config.json with --compiled",
         )
+
+
+def compiled_by_the_images_sdk(one: Engine) -> Iterator[Finding]:
+    """Artefacts are of the SDK that the image has."""
+    named = _NAMED.search(one.serving.env.get("NEURON_COMPILED_ARTIFACTS", ""))
     sdk = re.search(r"sdk([\d.]+\d)", one.serving.image or "")
     if named is not None and named["sdk"] and sdk is not None and named["sdk"] != sdk[1]:
         yield Finding(
@@ -210,5 +215,6 @@ RULES: Final[tuple[Rule, ...]] = (
     fused_speculation_is_whole,
     method_means_what_it_says,
     compiled_as_flagged,
+    compiled_by_the_images_sdk,
     cores_are_there,
 )

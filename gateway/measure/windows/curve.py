@@ -257,7 +257,10 @@ class _Group:
 
 
 def step_models(rows: Iterable[Row]) -> dict[str, StepModel]:
-    """Fit base + per token · window to the step times of all prompts, for each draft with two windows or more."""
+    """Fit base + per token · window to the step times of all prompts, for each draft with two windows or more.
+
+    A fit by which drafting costs less than nothing is none.
+    """
     points: dict[str, list[tuple[int, float]]] = {}
     for row in rows:
         if row.category == ALL and row.window and row.step_seconds is not None:
@@ -266,5 +269,7 @@ def step_models(rows: Iterable[Row]) -> dict[str, StepModel]:
     for draft, pairs in points.items():
         if len({window for window, _ in pairs}) > 1:
             line = linear_regression(*zip(*pairs, strict=True))
+            if line.slope < 0 or line.intercept <= 0:
+                continue  # noise: no step is shorter for drafting more
             found[draft] = StepModel(base_seconds=line.intercept, per_token_seconds=line.slope, source="fitted")
     return found

@@ -70,31 +70,15 @@ def measure(args: argparse.Namespace, engines: Engines, stderr: TextIO) -> Sweep
         trace = stack.enter_context(Trace(args.file, model=args.model, defaults=dict(args.default), limit=args.limit))
         survey = trace.survey()
         _check(survey, args, stderr)
-        load = Load(at_once=None, rate=args.rate) if args.rate is not None else Load(at_once=args.concurrency)
-        plan = Plan(
-            requests=[_tempered(one, args.temperature) for one in trace.requests()],
-            load=load,
-            repeats=args.repeat,
-            seed=args.seed,
-            timeouts=Timeouts(silence=args.idle_seconds),
-        )
-        settings = _settings(args, survey, load)
+        plan = _plan(trace, args)
+        settings = _settings(args, survey, plan.load)
         file = stack.enter_context(Results(args.out, settings, resume=args.resume)) if args.out is not None else None
         session, progress = _session(plan, file, engines, stderr)
         ended = _Measuring(session, engines, survey, progress).run()
-    terms = online.Terms(
-        candidates=engines.candidates,
-        load=load,
-        promise=online.Promise(
-            ttft_seconds=args.ttft_ms / 1000 if args.ttft_ms is not None else None,
-            tpot_seconds=args.tpot_ms / 1000 if args.tpot_ms is not None else None,
-        ),
-        seed=args.seed,
-    )
     blocks = ("engines ran one after another: what changed on the machine meanwhile is in the figures",)
     return online.sweep(
         session.samples,
-        terms,
+        _terms(args, engines, plan.load),
         settings={
             "mode": "measured",
             **{name: value for name, value in settings.items() if name != "load"},
@@ -104,6 +88,28 @@ def measure(args: argparse.Namespace, engines: Engines, stderr: TextIO) -> Sweep
         gone=session.gone,
         warnings=blocks if engines.started else (),
         ended=ended,
+    )
+
+
+def _plan(trace: Trace, args: argparse.Namespace) -> Plan:
+    return Plan(
+        requests=[_tempered(one, args.temperature) for one in trace.requests()],
+        load=Load(at_once=None, rate=args.rate) if args.rate is not None else Load(at_once=args.concurrency),
+        repeats=args.repeat,
+        seed=args.seed,
+        timeouts=Timeouts(silence=args.idle_seconds),
+    )
+
+
+def _terms(args: argparse.Namespace, engines: Engines, load: Load) -> online.Terms:
+    return online.Terms(
+        candidates=engines.candidates,
+        load=load,
+        promise=online.Promise(
+            ttft_seconds=args.ttft_ms / 1000 if args.ttft_ms is not None else None,
+            tpot_seconds=args.tpot_ms / 1000 if args.tpot_ms is not None else None,
+        ),
+        seed=args.seed,
     )
 
 
