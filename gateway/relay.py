@@ -205,21 +205,25 @@ async def _pump(
     """Forward events as they come until the reply ends; return what went wrong."""
     clock, line = exchange.clock, watch.line
 
-    def passed(data: bytes) -> bytes:
+    def passed(data: bytes) -> bool:
+        """Write at once; whether the client takes more."""
         out = feed(data)
         if reader.ended:
             exchange.whole(reader.usage, reader.speculation)
-        return out
+        return not out or line is None or line.write(out)
 
     try:
         if line is None:
             while data := await reply.read():
-                if out := passed(data):
+                out = feed(data)
+                if reader.ended:
+                    exchange.whole(reader.usage, reader.speculation)
+                if out:
                     watch.sending_since = clock()
                     await send({"type": "http.response.body", "body": out, "more_body": True})
                     watch.sending_since = 0.0
             return None
-        while await reply.pour(lambda data: not (out := passed(data)) or line.write(out)):
+        while await reply.pour(passed):
             watch.sending_since = clock()
             await line.drained()
             watch.sending_since = 0.0

@@ -242,6 +242,12 @@ def data_of(event: bytes) -> bytes:
     return found.group(1) if found else b""
 
 
+def end_of(data: bytes, at: int) -> int:
+    """Return where the event that begins at a place ends, its blank line included."""
+    found = _BOUNDARY.search(data, at)
+    return found.end() if found else len(data)
+
+
 def events(data: bytes) -> Iterator[bytes]:
     """Split whole events, each with the blank line that ends it."""
     at = 0

@@ -119,6 +119,37 @@ def test_of_a_long_answer_the_text_alone_is_kept() -> None:
     assert found.answer() == ("chatcmpl-1", "\0content\0" + "".join(pieces))
 
 
+@given(
+    st.lists(
+        st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+        | st.sampled_from(['"', "\\", "\n", "\N{GRINNING FACE}", "data: ", "\n\n"]),
+        max_size=30,
+    ),
+    st.booleans(),
+)
+def test_the_text_is_kept_however_it_is_written(pieces: list[str], spaced: bool):  # noqa: FBT001
+    """Events that are alike and read in runs tell the same as each read by itself, escapes, thoughts and gaps included."""
+    pieces = [piece.replace("\0", "") for piece in pieces]
+    separators = (", ", ": ") if spaced else (",", ":")
+    events = [ROLE]
+    for number, piece in enumerate(pieces):
+        kind = "reasoning_content" if number % 11 == 7 else "content"
+        whole = {"id": "chatcmpl-1", "choices": [{"index": 0, "delta": {kind: piece}, "finish_reason": None}]}
+        events.append(f"data: {json.dumps(whole, separators=separators, ensure_ascii=number % 2 == 0)}\n\n".encode())
+    at_once, one_by_one = told(*events), told()
+    for each in events:
+        one_by_one.keep(each)
+        one_by_one._digest()
+
+    flat = kind_before = ""
+    for number, piece in enumerate(pieces):
+        kind = "reasoning_content" if number % 11 == 7 else "content"
+        if piece:
+            flat += (f"\0{kind}\0" if kind != kind_before else "") + piece
+            kind_before = kind
+    assert at_once.answer() == one_by_one.answer() == ("chatcmpl-1", flat)
+
+
 @pytest.mark.parametrize("broke_at", range(1, 9))
 def test_thoughts_are_gone_on_with_as_thoughts(broke_at: int) -> None:
     """Wherever a model that thinks broke off, its thoughts and its answer are whole, each in its place."""
