@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -48,8 +48,8 @@ def comparison(
         samples: of both pools, at any number of levels.
         names: the pool to compare with, and the pool that is compared.
         terms: by what it is judged.
-        ended: why measuring ended.
-        endings: the same for each level, where levels ended apart.
+        ended: why measuring ended, and `endings` each level where they ended apart.
+        endings: by concurrency.
         settings: what was measured and how; `temperature` says whether outputs should be equal.
         notes: warnings from elsewhere.
 
@@ -57,19 +57,11 @@ def comparison(
         ValueError: there are no samples of these pools.
     """
     told = dict(settings or {})
-    levels = tuple(
-        _level(run, (endings or {}).get(run.concurrency, ended), terms, told.get("temperature"))
-        for run in pairs.runs(samples, names, paired=bool(terms.pairing))
-    )
-    if not levels:
+    found = pairs.runs(samples, names, paired=bool(terms.pairing))
+    if not found:
         raise ValueError(f"no samples of {names[0]} or {names[1]}")
-    found = [*notes]
-    for level in levels:
-        found += verdict.warnings(level, terms.precision)
-    if not terms.pairing:
-        found.append(
-            "the calls have no pairs: the pools were measured apart, so drift between the runs is in the ratios"
-        )
+    apart = endings or {}
+    levels = tuple(_level(run, apart.get(run.concurrency, ended), terms, told.get("temperature")) for run in found)
     return Comparison(
         names=names,
         pairing=terms.pairing,
@@ -78,8 +70,15 @@ def comparison(
         levels=levels,
         verdict=verdict.across(levels),
         ended=ended,
-        warnings=tuple(found),
+        warnings=(*notes, *_warnings(levels, terms)),
     )
+
+
+def _warnings(levels: Iterable[Level], terms: Terms) -> Iterator[str]:
+    for level in levels:
+        yield from verdict.warnings(level, terms.precision)
+    if not terms.pairing:
+        yield "the calls have no pairs: the pools were measured apart, so drift between the runs is in the ratios"
 
 
 def _level(run: pairs.Run, ended: Ended, terms: Terms, temperature: float | None) -> Level:

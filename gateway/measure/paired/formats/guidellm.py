@@ -8,7 +8,7 @@ token; TPOT here does not. Requests with the same body are the same prompt, so t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -41,17 +41,7 @@ def read(path: Path, content: bytes, target: str) -> Loaded:
             "benchmarks", f"{len(benchmarks)} of them; name a report of one, so that it is clear which one counts"
         )
     (benchmark,) = benchmarks
-    requests = benchmark.under("requests")
-    if requests is None:
-        raise benchmark.fail("requests", "missing; run guidellm without limiting the requests that it keeps")
-    entries = [
-        (entry, status)
-        for status in _STATUSES
-        if requests.values.get(status) is not None
-        for entry in requests.objects(status)
-    ]
-    if not entries:
-        raise requests.fail("successful", "no request; run guidellm without limiting the requests that it keeps")
+    entries = list(_entries(benchmark))
     prompts = [_prompt(entry) for entry, _ in entries]
     keyed: Keyed = "id" if all(prompts) else ""
     samples: list[Sample] = []
@@ -71,6 +61,19 @@ def read(path: Path, content: bytes, target: str) -> Loaded:
         keyed=keyed,
         texts=texts or None,
     )
+
+
+def _entries(benchmark: Fields) -> Iterator[tuple[Fields, str]]:
+    """Return the requests with what became of them."""
+    requests = benchmark.under("requests")
+    if requests is None:
+        raise benchmark.fail("requests", "missing; run guidellm without limiting the requests that it keeps")
+    statuses = [status for status in _STATUSES if requests.values.get(status)]
+    if not statuses:
+        raise requests.fail("successful", "no request; run guidellm without limiting the requests that it keeps")
+    for status in statuses:
+        for entry in requests.objects(status):
+            yield entry, status
 
 
 def _concurrency(benchmark: Fields) -> int | None:
@@ -130,9 +133,11 @@ def _sample(entry: Fields, target: str, status: str, prompt: tuple[int, str], re
         acceptance_source=source,
         output_sha256=sha256(text.encode("utf-8", "surrogatepass")).hexdigest() if text and whole else "",
     )
-    ours = entry.under(OURS)
-    if ours is None:
-        return found
+    return found if (ours := entry.under(OURS)) is None else _ours(ours, found)
+
+
+def _ours(ours: Fields, found: Sample) -> Sample:
+    """Take back what this project's own writer put beside guidellm's fields."""
     return msgspec.structs.replace(
         found,
         repeat=ours.count("repeat") or 0,

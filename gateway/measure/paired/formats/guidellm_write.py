@@ -60,7 +60,6 @@ def _benchmark(samples: Sequence[Sample], concurrency: int | None, model: str) -
     start = min((one.started for one in samples), default=0.0)
     end = max((one.started + one.e2e_seconds for one in samples), default=0.0)
     counts = {"successful": len(whole), "errored": len(failed), "incomplete": 0, "total": len(samples)}
-    mean = float(np.mean([one.e2e_seconds for one in whole])) if whole else 0.0
     return {
         "type_": "generative_benchmark",
         "config": {
@@ -80,30 +79,29 @@ def _benchmark(samples: Sequence[Sample], concurrency: int | None, model: str) -
             "successful_requests": len(whole),
             "errored_requests": len(failed),
         },
-        "scheduler_metrics": {
-            "start_time": start,
-            "request_start_time": start,
-            "measure_start_time": start,
-            "measure_end_time": end,
-            "request_end_time": end,
-            "end_time": end,
-            "requests_made": counts,
-            "request_time_avg": mean,
-            "resolve_time_avg": mean,
-            "strategy_type": "concurrent",
-            **dict.fromkeys(_DELAYS, _UNKNOWN),
-        },
+        "scheduler_metrics": _scheduler(whole, counts, start, end),
         "metrics": _metrics(whole, failed, counts),
         "requests": {
             "successful": [_request(n, one) for n, one in enumerate(whole)],
             "errored": [_request(n, one) for n, one in enumerate(failed, len(whole))],
             "incomplete": [],
-            "total": None,
         },
         "start_time": start,
         "end_time": end,
         "duration": end - start,
-    }  # fmt: skip
+    }
+
+
+def _scheduler(whole: Sequence[Sample], counts: dict[str, int], start: float, end: float) -> dict[str, Any]:
+    mean = float(np.mean([one.e2e_seconds for one in whole])) if whole else 0.0
+    return {
+        **dict.fromkeys(("start_time", "request_start_time", "measure_start_time"), start),
+        **dict.fromkeys(("measure_end_time", "request_end_time", "end_time"), end),
+        **dict.fromkeys(("request_time_avg", "resolve_time_avg"), mean),
+        **dict.fromkeys(_DELAYS, _UNKNOWN),
+        "requests_made": counts,
+        "strategy_type": "concurrent",
+    }
 
 
 def _metrics(whole: Sequence[Sample], failed: Sequence[Sample], counts: dict[str, int]) -> dict[str, Any]:
@@ -141,9 +139,7 @@ def _metrics(whole: Sequence[Sample], failed: Sequence[Sample], counts: dict[str
         "prompt_tokens_per_second": rate(lambda one: one.prompt_tokens),
         "output_tokens_per_second": rate(lambda one: one.completion_tokens),
         "tokens_per_second": rate(_tokens),
-        "output_tokens_per_iteration": spread(
-            lambda one: one.completion_tokens / one.events if one.completion_tokens and one.events else None
-        ),
+        "output_tokens_per_iteration": spread(_per_event),
         "iter_tokens_per_iteration": spread(_per_iteration),
         **{kind: dict.fromkeys(parts) for kind, parts in _MODALITIES.items()},
     }  # fmt: skip
@@ -151,6 +147,10 @@ def _metrics(whole: Sequence[Sample], failed: Sequence[Sample], counts: dict[str
 
 def _tokens(one: Sample) -> float | None:
     return float((one.prompt_tokens or 0) + (one.completion_tokens or 0))
+
+
+def _per_event(one: Sample) -> float | None:
+    return one.completion_tokens / one.events if one.completion_tokens and one.events else None
 
 
 def _per_iteration(one: Sample) -> float | None:

@@ -139,6 +139,7 @@ class _Extra(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     started: float = 0.0
     status: int = 200
     error: str | None = None
+    ttft_seconds: float | None = None
     acceptance_length: float | None = None
     acceptance_source: str | None = None
     cost_usd: float | None = None
@@ -160,13 +161,9 @@ def write(path: Path, samples: Sequence[Sample], *, concurrency: int | None, mod
     Raises:
         OSError: the file cannot be written.
     """
-    whole = [sample for sample in samples if sample.ok]
-    seconds = busy_seconds(samples) or 1e-9
-    tokens, prompts = (sum(getattr(one, name) or 0 for one in whole) for name in ("completion_tokens", "prompt_tokens"))
+    begun = datetime.fromtimestamp(min((one.started for one in samples), default=0.0), UTC)
     result: dict[str, Any] = {
-        "date": datetime.fromtimestamp(min((one.started for one in samples), default=0.0), UTC).strftime(
-            "%Y%m%d-%H%M%S"
-        ),
+        "date": f"{begun:%Y%m%d-%H%M%S}",
         "endpoint_type": "openai",
         "backend": "openai",
         "label": samples[0].target if samples else None,
@@ -176,6 +173,25 @@ def write(path: Path, samples: Sequence[Sample], *, concurrency: int | None, mod
         "request_rate": "inf",
         "burstiness": 1.0,
         "max_concurrency": concurrency,
+        **_totals(samples),
+        "input_lens": [sample.prompt_tokens or 0 for sample in samples],
+        "output_lens": [(sample.completion_tokens or 0) if sample.ok else 0 for sample in samples],
+        "ttfts": [sample.ttft_seconds or 0.0 for sample in samples],
+        "itls": [_gaps(sample) for sample in samples],
+        "latencies": [sample.e2e_seconds for sample in samples],
+        "start_times": [sample.started for sample in samples],
+        "errors": [sample.error or "" for sample in samples],
+        **_summaries([sample for sample in samples if sample.ok]),
+        _OURS: {"version": 1, "itls": "spread evenly", "requests": [_extra(sample) for sample in samples]},
+    }
+    path.write_bytes(msgspec.json.encode(result))
+
+
+def _totals(samples: Sequence[Sample]) -> dict[str, Any]:
+    whole = [sample for sample in samples if sample.ok]
+    seconds = busy_seconds(samples) or 1e-9
+    tokens, prompts = (sum(getattr(one, name) or 0 for one in whole) for name in ("completion_tokens", "prompt_tokens"))
+    return {
         "duration": seconds,
         "completed": len(whole),
         "failed": len(samples) - len(whole),
@@ -185,17 +201,7 @@ def write(path: Path, samples: Sequence[Sample], *, concurrency: int | None, mod
         "request_goodput": None,
         "output_throughput": tokens / seconds,
         "total_token_throughput": (tokens + prompts) / seconds,
-        "input_lens": [sample.prompt_tokens or 0 for sample in samples],
-        "output_lens": [(sample.completion_tokens or 0) if sample.ok else 0 for sample in samples],
-        "ttfts": [sample.ttft_seconds or 0.0 for sample in samples],
-        "itls": [_gaps(sample) for sample in samples],
-        "latencies": [sample.e2e_seconds for sample in samples],
-        "start_times": [sample.started for sample in samples],
-        "errors": [sample.error or "" for sample in samples],
-        **_summaries(whole),
-        _OURS: {"version": 1, "itls": "spread evenly", "requests": [_extra(sample) for sample in samples]},
     }
-    path.write_bytes(msgspec.json.encode(result))
 
 
 def _gaps(sample: Sample) -> list[float]:
