@@ -214,14 +214,7 @@ async def _pump(
 
     try:
         if line is None:
-            while data := await reply.read():
-                out = feed(data)
-                if reader.ended:
-                    exchange.whole(reader.usage, reader.speculation)
-                if out:
-                    watch.sending_since = clock()
-                    await send({"type": "http.response.body", "body": out, "more_body": True})
-                    watch.sending_since = 0.0
+            await _pump_messages(exchange, reader, reply, feed, send, watch)
             return None
         while await reply.pour(passed):
             watch.sending_since = clock()
@@ -235,6 +228,20 @@ async def _pump(
         reply.abort()
         return BadGateway(f"The engine sent {error}.", code="event_too_large"), "truncated"
     return None
+
+
+async def _pump_messages(
+    exchange: Exchange, reader: Reader, reply: Reply, feed: Callable[[bytes], bytes], send: Send, watch: Watch
+) -> None:
+    """Forward events behind a server that knows nothing but ASGI's messages."""
+    while data := await reply.read():
+        out = feed(data)
+        if reader.ended:
+            exchange.whole(reader.usage, reader.speculation)
+        if out:
+            watch.sending_since = exchange.clock()
+            await send({"type": "http.response.body", "body": out, "more_body": True})
+            watch.sending_since = 0.0
 
 
 _ENDED_EARLY: Failure = (
