@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.__main__ import main
 from gateway.measure.doctor.compat import compare
@@ -143,6 +146,8 @@ def test_the_length_decides_whether_positions_matter(target: Path, tmp_path: Pat
         ({"num_key_value_heads": 3}, 4, "fix", "3 KV heads cannot be shared out or copied evenly"),
         ({"num_attention_heads": 12}, 8, "warn", "12 attention heads do not go into 8 parts"),
         ({"intermediate_size": 100}, 8, "fix", "intermediate_size 100"),
+        ({"num_attention_heads": 0}, 8, "warn", "its heads are not known"),
+        ({"num_key_value_heads": -1}, 8, "warn", "its heads are not known"),
     ],
 )
 def test_heads_are_shared_out(
@@ -266,3 +271,35 @@ def test_canonical_digests_follow_meaning() -> None:
     assert canonical("added_tokens", one) == canonical("added_tokens", one[::-1])
     assert canonical("normalizer", {"a": 1, "b": 2}) == canonical("normalizer", {"b": 2, "a": 1})
     assert canonical("normalizer", {"a": 1}) != canonical("normalizer", {"a": 2})
+
+
+VALUES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 40)
+    | st.sampled_from(["x", "<end>"])
+    | st.lists(st.integers(0, 9), max_size=3)
+)
+ODD = st.dictionaries(
+    st.sampled_from([*config(), "pad_token_id", "head_dim"]), VALUES | st.dictionaries(st.just("a"), VALUES)
+)
+PIECES = st.dictionaries(
+    st.sampled_from(["model", "added_tokens", "normalizer", "decoder"]),
+    VALUES
+    | st.dictionaries(st.sampled_from(["vocab", "merges"]), VALUES | st.dictionaries(st.sampled_from(WORDS), VALUES))
+    | st.lists(st.dictionaries(st.sampled_from(["id", "content"]), VALUES), max_size=2),
+)
+
+
+@given(ODD, PIECES)
+def test_any_files_are_compared_or_refused(made: dict[str, Any], cut: dict[str, Any]) -> None:
+    """Whatever JSON a model's files hold: they are compared, or refused; nothing breaks."""
+    with TemporaryDirectory() as place:
+        path = folder(Path(place) / "odd", {**made, "vocab_size": made.get("vocab_size")}, cut)
+        whole = folder(Path(place) / "whole")
+        try:
+            odd = read([path])
+        except FolderError:
+            return
+        assert compare(read([whole]), odd, tensor_parallel=4, length=8).findings
+        assert compare(odd, read([whole]), tensor_parallel=4).findings

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deploy.check.documents import render
 from gateway.__main__ import main
@@ -44,6 +46,41 @@ DRAFTED: dict[str, Any] = {
     "--speculative-config": {"method": "draft_model", "model": "/m/small", "num_speculative_tokens": 5},
     "--per-request-spec-decode-metrics": "summary",
 }
+
+
+KEYS = "kind metadata labels name items spec template containers image command args env value resources limits".split()
+KEYS += ["services", "entrypoint", "environment", "aws.amazon.com/neuron", "draftlane.dev/pool"]
+WORDS = [
+    "/m",
+    "--max-model-len",
+    "8k",
+    "1024",
+    "-5",
+    "--max-num-seqs",
+    "--tensor-parallel-size",
+    "-tp",
+    "0",
+    "--max-num-batched-tokens",
+]
+WORDS += [
+    "--speculative-config",
+    '{"method": "eagle", "num_speculative_tokens": 7}',
+    '{"num_speculative_tokens": "x"}',
+    "[]",
+    "{",
+]
+WORDS += [
+    "--speculative-config.model",
+    "--override-neuron-config",
+    '{"tp_degree": "x", "enable_fused_speculation": true}',
+]
+WORDS += [
+    "--additional-config",
+    '{"neuron_config": 3}',
+    '{"override_neuron_config": {"batch_size": 2}}',
+    "--stream-interval",
+    "9",
+]
 
 
 def words(flags: Mapping[str, Any]) -> tuple[str, ...]:
@@ -323,6 +360,8 @@ services:
         ("apiVersion: v1\nkind: [", "no YAML"),
         ("kind: Service\n", "holds no engine"),
         ("echo hello\n", "holds no engine"),
+        ("kind: List\nitems: 3\n", "holds no engine"),
+        ("kind: List\nitems: [3]\n", "holds no engine"),
         ("vllm serve '\n", "no command line"),
     ],
 )
@@ -374,3 +413,32 @@ def test_secrets_are_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
         main(["doctor", "flags", "--json", "VLLM_API_KEY=sesame HF_TOKEN=sesame vllm serve /m --api-key sesame"]) == 0
     )
     assert "sesame" not in capsys.readouterr().out
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 300)
+    | st.sampled_from(["vllm serve", "x", "--max-model-len", "8", "-c", "'"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=5),
+    max_leaves=25,
+)
+
+
+@given(JSON)
+def test_any_manifest_is_read_or_refused(document: Any) -> None:
+    """Whatever a file holds: engines come out and can be looked at, or it is said that none is in it."""
+    text = json.dumps({"kind": "StatefulSet", "spec": document})
+    try:
+        found = serving.of_text(text, "some.json")
+    except ServingError:
+        return
+    assert inspect(found)
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=12))
+def test_any_command_line_is_looked_at(line: list[str]) -> None:
+    """Whatever follows `vllm serve` is looked at without an error of our own, by every release's rules."""
+    for image in (V0_IMAGE, PLUGIN_IMAGE, NATIVE_IMAGE, STOCK_IMAGE, None):
+        one = serving.of_words(["NEURON_COMPILED_ARTIFACTS=/a-tp1-bs1-len1-k1", "vllm", "serve", *line])
+        assert inspect([Serving(where="it", args=one.args, image=image, env=one.env)])

@@ -198,7 +198,7 @@ def _parallel(role: str, model: ModelFiles, degree: int | None) -> Iterator[Find
     config = model.inner
     heads, inner = config.get("num_attention_heads"), config.get("intermediate_size")
     shared = config.get("num_key_value_heads") or heads
-    if not isinstance(heads, int) or not isinstance(shared, int):
+    if not isinstance(heads, int) or not isinstance(shared, int) or min(heads, shared) < 1:
         yield Finding("warn", f"{role} at TP {degree}", "its heads are not known", "add its config.json")
         return
     where = f"{role} at TP {degree}"

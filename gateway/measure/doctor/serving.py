@@ -164,8 +164,10 @@ def _in_document(document: Mapping[str, Any], where: str) -> Iterator[Serving]:
     """Yield the engines of one object, each named by what holds it."""
     kind, meta = document.get("kind"), document.get("metadata")
     if kind == "List" or (kind and str(kind).endswith("List")):
-        for item in document.get("items") or ():
-            yield from _in_document(item, where)
+        items = document.get("items")
+        for item in items if isinstance(items, list) else ():
+            if isinstance(item, Mapping):
+                yield from _in_document(item, where)
         return
     name = meta.get("name") if isinstance(meta, Mapping) else None
     named = f"{kind} {name}" if kind and name else where
@@ -208,7 +210,7 @@ def _container(container: Mapping[str, Any], where: str) -> Serving | None:
     resources = container.get("resources")
     limits = resources.get("limits") if isinstance(resources, Mapping) else None
     chips = limits.get(_CHIPS) if isinstance(limits, Mapping) else None
-    return replace(found, image=found.image or image, env=env, chips=int(chips) if chips is not None else None)
+    return replace(found, image=found.image or image, env=env, chips=int(chips) if str(chips).isdigit() else None)
 
 
 def _started(command: list[str], args: list[str], where: str) -> Serving | None:
