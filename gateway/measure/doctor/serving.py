@@ -210,7 +210,7 @@ def _container(container: Mapping[str, Any], where: str) -> Serving | None:
     resources = container.get("resources")
     limits = resources.get("limits") if isinstance(resources, Mapping) else None
     chips = limits.get(_CHIPS) if isinstance(limits, Mapping) else None
-    return replace(found, image=found.image or image, env=env, chips=int(chips) if str(chips).isdigit() else None)
+    return replace(found, image=found.image or image, env=env, chips=int(str(chips)) if str(chips).isdigit() else None)
 
 
 def _started(command: list[str], args: list[str], where: str) -> Serving | None:
