@@ -26,7 +26,10 @@ ANSWER_TOKENS: Final = 192
 # Half as the study asks, at temperature 0, half warmer, where the draft sees more of what the target may say.
 TEMPERATURES: Final = (0.0, 0.8)
 # Where a user would speak, after the system prompt that the model's own template has.
-_USER: Final = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n<|im_start|>user\n"
+_USER: Final = (
+    "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+    "<|im_start|>user\n"
+)
 
 
 def shards(folder: Path) -> list[Path]:

@@ -17,6 +17,7 @@ from typing import IO, Final
 
 import httpx
 
+from gateway.measure.lab import dictated
 from gateway.measure.lab.errors import LabError
 from gateway.measure.lab.place import SERVED, Place
 from gateway.measure.lab.processes import free_port, stop, tail
@@ -42,7 +43,9 @@ class EngineSpec:
 
     `speculative_config` is vLLM's own (`NGRAM`, or a draft model's with `method`, `model`, `num_speculative_tokens`), None
     for an engine that does not speculate. `port` 0 takes a free one. `model` None is the lab's target. `threads` binds the
-    engine to processors ("0", "0-1"), empty leaves it to vLLM. `flags` are further ones of the server.
+    engine to processors ("0", "0-1"), empty leaves it to vLLM. `acceptance` names a file with the acceptance length that the
+    engine shall have, for a configuration with `rejection_sample_method` "synthetic"; it is followed while the engine runs.
+    `flags` are further ones of the server.
     """
 
     name: str
@@ -54,6 +57,7 @@ class EngineSpec:
     served_model: str = SERVED
     kv_cache_gib: int = 1
     threads: str = ""
+    acceptance: Path | None = None
     flags: tuple[str, ...] = ()
 
     @property
@@ -83,8 +87,8 @@ class EngineSpec:
             *self.flags,
         ]
 
-    def environment(self) -> dict[str, str]:
-        """Return the process's environment: nothing is fetched, reported or put on a GPU."""
+    def environment(self, plugins: Path | None = None) -> dict[str, str]:
+        """Return the process's environment: nothing is fetched, reported or put on a GPU; `plugins` lie on the path."""
         own = {
             "VLLM_TARGET_DEVICE": "cpu",
             "VLLM_CPU_KVCACHE_SPACE": str(self.kv_cache_gib),
@@ -95,6 +99,10 @@ class EngineSpec:
         }
         if self.threads:
             own["VLLM_CPU_OMP_THREADS_BIND"] = self.threads
+        if self.acceptance is not None:
+            own[dictated.VARIABLE] = str(self.acceptance)
+        if plugins is not None:
+            own["PYTHONPATH"] = os.pathsep.join(filter(None, (str(plugins), os.environ.get("PYTHONPATH"))))
         return {**os.environ, **own}
 
 
@@ -124,12 +132,13 @@ def launch(spec: EngineSpec, place: Place, *, log: Path, detached: bool = False)
     model = place.model(spec.model)
     _require_memory(spec)
     port = spec.port or free_port()
+    plugins = None if spec.acceptance is None else dictated.install(place.run / "plugins")
     module = "vllm.entrypoints.openai.api_server" if detached else "gateway.measure.lab.served"
     with log.open("wb") as written:
         process = subprocess.Popen(
             [str(place.python), "-m", module, *spec.arguments(model, port)],
             cwd=Path(__file__).resolve().parents[3],
-            env=spec.environment(),
+            env=spec.environment(plugins),
             stdin=subprocess.DEVNULL if detached else subprocess.PIPE,
             stdout=written,
             stderr=subprocess.STDOUT,
