@@ -30,9 +30,11 @@ test: check $(NODE_READY) $(TOOLS_READY) $(DEPLOY_READY) $(if $(CI),$(LAB_READY)
 
 check: lint type imports ## Lint, types and import contracts
 
-lint: $(READY) ## Look for mistakes and formatting that differs
+lint: $(READY) ## Look for mistakes, formatting that differs, secrets, and weaknesses of what serving needs
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/python tests/leaks.py
+	$(BIN)/python tests/audit.py
 
 type: $(READY) ## Check types, strictly
 	$(BIN)/mypy

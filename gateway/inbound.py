@@ -199,12 +199,9 @@ class Inbound(asyncio.Protocol):
         if version not in {"1.1", "1.0"}:
             self.refuse(BadRequest("The request is not valid HTTP/1.1.", code="invalid_http"))
             return
-        host = self._host
-        if host != self._known_host or host is None:
-            if not (_HOST.fullmatch(host) if host is not None else version == "1.0"):
-                self.refuse(BadRequest("A request has one Host header, with a host in it.", code="invalid_host"))
-                return
-            self._known_host = host or b""
+        if (self._host is None or self._host != self._known_host) and not self._has_host(version):
+            self.refuse(BadRequest("A request has one Host header, with a host in it.", code="invalid_host"))
+            return
         scope = self._scope.copy()
         scope["http_version"] = version
         scope["method"] = self._parser.get_method().decode("ascii")
@@ -221,6 +218,13 @@ class Inbound(asyncio.Protocol):
         else:
             self._waiting.append(request)
             self._pause_reading()
+
+    def _has_host(self, version: str) -> bool:
+        """Whether the head names one host in a legal form, as all but the old version's must (RFC 9112 §3.2)."""
+        if self._host is None:
+            return version == "1.0"
+        self._known_host = self._host if _HOST.fullmatch(self._host) else b""
+        return self._host == self._known_host
 
     def on_body(self, body: bytes) -> None:
         """Hand bytes to the request; pause when it does not take them."""

@@ -7,7 +7,6 @@ import gzip
 import json
 import pkgutil
 import re
-import subprocess
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +15,9 @@ from re._parser import SubPattern
 from re._parser import parse as parse_pattern
 from typing import Any
 
+import audit
 import httpx
+import leaks
 import pytest
 from fakes import ANSWER, CHAT, reply, scripted, visitor
 from harness import ADMIN_KEY, KEY, config_for, serving
@@ -375,9 +376,13 @@ def test_an_artefact_that_was_tampered_with_is_not_loaded(tmp_path: Path) -> Non
 
 
 def patterns() -> Iterator[tuple[str, re.Pattern[Any]]]:
-    """Return every pattern that a module compiles when serving imports it; the embedded engine is for demonstrations."""
+    """Return every pattern that a module compiles when serving imports it; measuring tools read their operator's files."""
     names = [found.name for found in pkgutil.walk_packages(gateway.__path__, "gateway.")]
-    names = [name for name in names if not name.startswith("gateway.engine") and not name.endswith("__main__")]
+    names = [
+        name
+        for name in names
+        if not name.startswith(("gateway.engine", "gateway.measure")) and not name.endswith("__main__")
+    ]
     for name in (*names, "classifier.scorer", "classifier.view"):
         yield from ((name, each) for each in vars(import_module(name)).values() if isinstance(each, re.Pattern))
 
@@ -407,25 +412,40 @@ def test_no_pattern_can_take_for_ever() -> None:
     assert explodes(parse_pattern("(?:(a|b*)c)*"))
 
 
-# Written so that this file does not hold what it looks for.
-SECRETS = re.compile(
-    "-----BEGIN [A-Z ]*PRIVATE "
-    "KEY-----|AKIA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{36}|sk-(?:proj-|ant-)?[A-Za-z0-9]{32,}"
-    "|xox[abp]-[0-9A-Za-z-]{20,}|hf_[A-Za-z0-9]{30,}|AIza[0-9A-Za-z_-]{35}"
-)
-
-
 def test_no_committed_file_holds_a_secret() -> None:
-    """No private key and no token of a well-known service is in the repository."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    found = [
-        f"{name}: {match[0][:12]}…"
-        for name in listed.split("\0")
-        if name and (ROOT / name).is_file()
-        for match in SECRETS.finditer((ROOT / name).read_bytes().decode("latin-1"))
-    ]
+    """No private key, no token of a well-known service and no string that looks like chance is in the repository."""
+    assert leaks.leaks() == []
 
-    assert found == []
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("-----BEGIN RSA PRIVATE " + "KEY-----", "private key"),
+        ("aws = AKIA" + "IOSFODNN7EXAMPLE", "key of AWS"),
+        ("ghp_" + "a1B2" * 9, "token of GitHub"),
+        ("sk-" + "a1B2" * 10, "key of OpenAI or Anthropic"),
+        ("redis://:" + "hunter22@10.0.0.1:6379/0", "password in an address"),
+        ("key = '" + "Zk3vQ9xWm2" + "Lr8TbY5nHs1Pd7Cf'", "random string"),
+        ('"' + "9f2c4e8a7b" + "1d3f6058c9e2a4b7d1f3' 1"[:16] + '"', "random string"),
+        ('key_sha256 = "' + "0b2aed7405c13a82" * 4 + '"', None),
+        ("'the-name-of-a-very-long-setting-that-nobody-chose-at-random'", None),
+        ('url_env = "redis://$USER:$PASSWORD@host"', None),
+    ],
+)
+def test_the_scan_for_secrets_finds_them(text: str, kind: str | None) -> None:
+    """Each form is found, and what this project writes on purpose is not."""
+    assert [found for _, found, _ in leaks.found("config.toml", f"a line\n{text}\n")] == ([kind] if kind else [])
+
+
+def test_an_audit_fails_for_a_weakness_and_for_nothing_else() -> None:
+    """A known weakness is told with the release that mends it; a database that cannot be asked fails nobody."""
+    weak = {"name": "a", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": ["2"]}]}
+    unknown = {"name": "b", "skip_reason": "not found"}
+
+    assert audit.verdict([weak, unknown]) == (1, ["audit: a 1: CVE-1, mended in ['2']"])
+    assert audit.verdict([unknown]) == (0, ["audit: no known weakness; nothing is known of 1 packages"])
+    assert audit.verdict(None)[0] == 0
+    assert audit.ask(ROOT / "requirements" / "serve.txt", seconds=0.001) is None
 
 
 @pytest.mark.parametrize("document", ["SECURITY.md", "README.md"])
