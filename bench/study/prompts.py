@@ -59,7 +59,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
                 "1. The lamp is on and the door is closed.\n2. The lamp is on and the door is closed.\n3.",
             ),
             (
-                "Copy the sentence ten times, numbered: All trains to the north leave from platform four.",
+                "Copy the sentence ten times, numbered: Trains to the north leave from platform four.",
                 "1) All trains to the north leave from platform four.\n2) All trains to the north leave from platform four.\n",
             ),
             (
@@ -124,12 +124,12 @@ FAMILIES: Final[tuple[Family, ...]] = (
         256,
         (
             (
-                "Write a Python class Account with empty methods open, close, deposit, withdraw, balance and report. Every method "
-                "has a docstring and the body `pass`."
+                "Write a Python class Account with empty methods open, close, deposit, withdraw, balance and report. Every "
+                "method has a docstring and the body `pass`."
             ),
             (
-                "Write the skeleton of a Python module with eight functions named load_a, load_b, load_c, load_d, load_e, load_f, "
-                "load_g and load_h. Each takes a path and returns None."
+                "Write the skeleton of a Python module with eight functions named load_a, load_b, load_c, load_d, load_e, "
+                "load_f, load_g and load_h. Each takes a path and returns None."
             ),
             "Write a Python class with one constant for each of these colours: RED, GREEN, BLUE, YELLOW, BLACK, WHITE, GREY.",
             (
