@@ -29,6 +29,8 @@ from gateway.measure.paired.intervals import Estimate, Resamples, noise_share, s
 from gateway.measure.paired.outputs import parted
 from gateway.measure.paired.result import Comparison, Difference, Ended, Level
 from gateway.measure.paired.words import as_text
+from gateway.measure.publish import compare_page, sweep_page
+from gateway.measure.publish.results import sweep_of
 
 ROOT = Path(__file__).parent.parent
 NAMES = ("base", "spec")
@@ -771,6 +773,45 @@ def test_reports_of_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         sweep.write_text(wrong)
         assert main(["report", str(sweep), *options]) == 2
         assert str(sweep) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [call("base@1", 1, 0.04)],
+        [call("base@1", 1, 0.04, error="broken: gone"), call("spec@4", 2, 0.1)],
+        calls({"": 0.5}, prompts=1),
+        calls({f"c{n}": 0.5 for n in range(40)}, prompts=1),
+    ],
+    ids=["one side", "no pair", "one prompt", "many categories"],
+)
+def test_little_has_a_page_too(samples: list[Sample], tmp_path: Path) -> None:
+    """Whatever is missing, text, page and picture say what there is, and of what there is too little."""
+    found = compared(samples)
+
+    assert found.verdict.answer == ("adopt" if len(samples) > 2 * 5 else "not_enough")
+    assert found.verdict.text in as_text(found)
+    assert "Not enough samples" in compare_page.page(found) or found.verdict.answer == "adopt"
+    assert any("too few prompts for an interval" in warning for warning in found.warnings)
+    compare_page.picture(found, tmp_path / "p.png")
+    empty = sweep_of({"kind": "sweep", "windows": []})
+    assert "No window was measured" in sweep_page.page(empty)
+    sweep_page.picture(empty, tmp_path / "p.png")
+
+
+async def test_two_replays_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Results files of replay are pairs by the lines of their trace; of other traces, or alone, they are not."""
+    path, other = trace(tmp_path / "t", 10), trace(tmp_path / "u", 8)
+    async with pools() as engines:
+        for name, source, engine in (("b", path, "base"), ("s", path, "spec"), ("o", other, "spec")):
+            words = ["replay", str(source), "--to", engines[engine].url, "--out", str(tmp_path / name)]
+            assert await asyncio.to_thread(main, words) == 0
+    capsys.readouterr()
+    for second, pairing in (("s", "calls are paired by the files' own names of prompts"), ("o", "")):
+        assert await compare("--from", tmp_path / "b", "--from", tmp_path / second, "--json") == 0
+        assert json.loads(capsys.readouterr().out)["pairing"] == pairing
+    assert await compare("--from", tmp_path / "b") == 2
+    assert "such files come in twos" in capsys.readouterr().err
 
 
 def kept_in(path: Path) -> Path:

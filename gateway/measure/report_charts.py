@@ -117,7 +117,7 @@ def as_png(charts: Mapping[str, Draw[Shown]], facts: Shown, path: Path, headline
     from matplotlib.figure import Figure
 
     with rc_context(_STYLE):
-        rows = -(-len(charts) // 2)
+        rows = max(1, -(-len(charts) // 2))
         figure: Figure = Figure(figsize=(15, 4.5 * rows), layout="constrained", facecolor="white")
         figure.suptitle(textwrap.fill(headline, 130), fontsize=13, x=0.01, ha="left")
         for place, (title, draw) in enumerate(charts.items(), 1):

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.measure.load.sample import Sample
+from gateway.measure.load.sample import ResultsError, Sample
 from gateway.measure.load.sample import read as read_results
 from gateway.measure.paired import formats, pairs
 from gateway.measure.paired.compared import Terms, comparison, with_difference
@@ -23,21 +23,24 @@ def from_files(args: argparse.Namespace) -> tuple[Comparison, Sequence[Sample], 
     """Compare what files hold; returns what was found, in which calls, and the model's name.
 
     Raises:
-        FormatError, ResultsError: a file cannot be read.
+        FormatError: a file cannot be read.
     """
     if len(args.sources) == 1:
         terms = Terms(precision=args.precision, seed=args.seed)
-        return own(Path(args.sources[0].removeprefix("draftlane:")), terms)
+        return own(formats.named(args.sources[0])[1], terms)
     return foreign(args.sources[0], args.sources[1], args)
 
 
 def own(path: Path, terms: Terms | None = None) -> tuple[Comparison, Sequence[Sample], str]:
     """Compare the calls of a results file of this command."""
-    header, samples = read_results(path)
+    try:
+        header, samples = read_results(path)
+    except ResultsError as error:
+        raise formats.FormatError(f"{error}; files of other tools come in twos") from None
     settings: dict[str, Any] = header.settings
     names = settings.get("names")
     if not isinstance(names, list) or len(names) != 2 or settings.get("command") != "compare":
-        raise formats.FormatError(f"{path}: no results of draftlane compare; other tools' files come in twos")
+        raise formats.FormatError(f"{path}: results of one endpoint, not of draftlane compare; such files come in twos")
     try:
         found = comparison(samples, (names[0], names[1]), terms or Terms(), _ENDED, settings=settings)
     except ValueError as error:

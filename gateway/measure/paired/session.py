@@ -91,6 +91,7 @@ class Session:
         self._silent: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
         self._answered: set[str] = {pairs.level_of(sample.target)[0] for sample in self.samples if sample.ok}
+        self._whole = Counter(pairs.level_of(sample.target)[1] for sample in self.samples if sample.ok)
         self._looked: Counter[int] = Counter()
         self._client = open_client()
 
@@ -201,8 +202,9 @@ class Session:
             self.in_flight -= 1
         self.ended += 1
         self.errors += not sample.ok
-        self._calls.pop(sample.key, None)
+        self._calls.pop(sample.key, None)  # one that failed in an earlier session
         self._calls[sample.key] = sample
+        self._whole[level] += sample.ok
         self._keep(sample)
         self._count(endpoint.name, sample, level)
 
@@ -222,7 +224,7 @@ class Session:
         return found[0] if found and found[0].pairs else None
 
     def _time_to_look(self, level: int) -> bool:
-        count = sum(sample.ok and pairs.level_of(sample.target)[1] == level for sample in self._calls.values()) // 2
+        count = self._whole[level] // 2
         if count < max(_FIRST_LOOK, 1.25 * self._looked[level]):
             return False
         self._looked[level] = count

@@ -9,6 +9,7 @@ from gateway.measure.paired.intervals import FEWEST_PROMPTS, Estimate
 from gateway.measure.paired.result import Group, Level, Verdict
 
 _CARRIERS: Final = {"tpot": "decode time per token", "e2e": "time from sending to the last byte"}
+_MOST_NAMED: Final = 8
 _MOST_PROMPTS: Final = 1_000_000
 
 
@@ -72,11 +73,16 @@ def _groups(level: Level) -> tuple[Group, ...]:
 def warnings(level: Level, precision: float) -> list[str]:
     """Return what a reader must know before they rely on a level's figures."""
     at = "" if level.concurrency is None else f" at concurrency {level.concurrency}"
+    shown = level.categories or (level.overall,)
     found = [
         f"{each.category or 'all together'}{at}: {_missing(each, None, precision)}"
-        for each in _groups(level)
-        if each.finding in ("few", "unclear") and (each.category or not level.categories)
+        for each in shown
+        if each.finding == "unclear"
     ]
+    if few := [each for each in shown if each.finding == "few"]:
+        named = ", ".join(f"{each.category or 'all together'} {each.prompts}" for each in few[:_MOST_NAMED])
+        more = f" and {len(few) - _MOST_NAMED} more" if len(few) > _MOST_NAMED else ""
+        found.append(f"too few prompts for an interval{at} ({named}{more}): {FEWEST_PROMPTS} are needed")
     for pool in level.overall.pools:
         if pool.failed:
             found.append(f"{pool.name}{at}: {pool.failed} of {pool.failed + pool.calls} calls failed and are left out")
@@ -124,7 +130,7 @@ def _ratio(group: Group, names: tuple[str, str]) -> str:
     e2e = group.ratios.e2e
     if group.carrier == "tpot" and e2e is not None:
         said += f"; E2E {interval(e2e)}"
-    return f"{said}; {group.prompts} prompts"
+    return f"{said}; {_prompts(group)}"
 
 
 def _money(group: Group, names: tuple[str, str]) -> str:
@@ -140,15 +146,19 @@ def _money(group: Group, names: tuple[str, str]) -> str:
 
 def _missing(group: Group, names: tuple[str, str] | None, precision: float) -> str:
     if group.finding == "few":
-        return f"{group.prompts} prompts with answers on both sides, {FEWEST_PROMPTS} are needed for an interval"
+        return f"{_prompts(group)} with answers on both sides, and {FEWEST_PROMPTS} are needed for an interval"
     whose = "" if names is None else f" of {names[0]}'s"
     needed = prompts_needed(group, precision)
     count = "more than a million" if needed == _MOST_PROMPTS else f"about {needed}"
     enough = "" if needed is None else f"; {count} prompts would tell it to ±{100 * precision:.3g}%"
     return (
-        f"{_CARRIERS[group.carrier]} is {interval(group.judged)}{whose}, {group.prompts} prompts,"
+        f"{_CARRIERS[group.carrier]} is {interval(group.judged)}{whose}, {_prompts(group)},"
         f" which holds gain and loss{enough}"
     )
+
+
+def _prompts(group: Group) -> str:
+    return f"{group.prompts} prompt{'s' * (group.prompts != 1)}"
 
 
 def _listed(groups: Iterable[Group]) -> str:

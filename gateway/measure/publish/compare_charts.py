@@ -27,7 +27,7 @@ def charts(found: Comparison) -> Mapping[str, Draw[Comparison]]:
     }
     if any(pool.acceptance_length for level in found.levels for pool in level.overall.pools):
         chosen["Tokens per verification step"] = _acceptances
-    if len(found.levels) > 1:
+    if sum(level.overall.ratios.tpot is not None for level in found.levels) > 1:
         chosen["With load"] = _with_load
     return chosen
 

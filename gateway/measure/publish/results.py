@@ -141,7 +141,6 @@ def read_sweep(path: Path, content: bytes) -> Sweep:
 
 def _kept(path: Path, content: bytes) -> Comparison:
     """Compare the calls of a results file anew."""
-    from gateway.measure.load.sample import ResultsError
     from gateway.measure.paired.files import own
     from gateway.measure.paired.formats import FormatError
 
@@ -150,5 +149,14 @@ def _kept(path: Path, content: bytes) -> Comparison:
         raise ResultError(f"{path}: neither JSON of compare or sweep (--json) nor a results file (--out)")
     try:
         return own(path)[0]
-    except (ResultsError, FormatError) as error:
+    except FormatError as error:
         raise ResultError(str(error)) from None
+
+
+def sweep_of(found: object) -> Sweep:
+    """Return a sweep from whatever has its fields: JSON's value, or the sweeping command's own structs.
+
+    Raises:
+        msgspec.ValidationError: it has others.
+    """
+    return msgspec.convert(msgspec.to_builtins(found), Sweep)

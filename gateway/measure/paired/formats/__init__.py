@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from gateway.measure.load.sample import Sample
-from gateway.measure.paired.formats import aiperf, guidellm, guidellm_write, llmperf, vllm
+from gateway.measure.paired.formats import aiperf, guidellm, guidellm_write, llmperf, own, vllm
 from gateway.measure.paired.formats.fields import FormatError, Loaded, decode, in_pairs
 from gateway.measure.paired.pairs import level_of
 
@@ -32,6 +32,7 @@ FORMATS: Final[Mapping[str, Format]] = {
     "guidellm": Format(guidellm.recognised, guidellm.read, guidellm_write.write),
     "aiperf": Format(aiperf.recognised, aiperf.read, aiperf.write),
     "llmperf": Format(llmperf.recognised, llmperf.read, llmperf.write),
+    "draftlane": Format(own.recognised, own.read, own.write),
 }
 
 

@@ -37,6 +37,9 @@ class Loaded:
     concurrency: int | None = None
     keyed: Keyed = ""
     notes: tuple[str, ...] = ()
+    trace: str | None = (
+        None  # digest of the requests, where the file tells it: names mean the same within one trace alone
+    )
     texts: Mapping[tuple[int, str, int], str] | None = (
         None  # answers by line, id and repetition, where the file has them
     )
@@ -136,7 +139,7 @@ def lines_of(path: Path, content: bytes) -> Iterator[tuple[str, Any]]:
 
 def in_pairs(first: Loaded, second: Loaded) -> str:
     """Return, in words, by what two files' calls are pairs; "" when they are none."""
-    if not first.keyed or first.keyed != second.keyed:
+    if not first.keyed or first.keyed != second.keyed or first.trace != second.trace:
         return ""
     here, there = ({(one.line, one.id, one.repeat): one for one in loaded.samples} for loaded in (first, second))
     common = here.keys() & there.keys()
