@@ -663,6 +663,10 @@ async def process(
         (("--from", "a", "--from", "b"), "a: No such file"),
         (("--from", "a", "--resume"), "name it with --out"),
         (("--from", "a", "--write", "b.json"), "--write b.json: name a format before the file: vllm"),
+        (
+            ("t", "--baseline", "http://u:p@h", "--speculative", "http://h"),
+            "--baseline: expected an address without a name",
+        ),
         (("t", "--baseline", "here", "--speculative", "http://127.0.0.1:9"), "--baseline here: expected an address"),
         (
             ("t", "--baseline", "http://127.0.0.1:9", "--speculative", "http://127.0.0.1:9", "--key-env", "NONE"),
@@ -737,6 +741,9 @@ async def test_files_of_all_kinds_come_out(tmp_path: Path, capsys: pytest.Captur
     assert "<script" not in text
     assert re.findall(r"(?:src|href)=\"(?!#)", text) == []
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
+    assert await compare("--from", out, "--price-baseline", 10, "--price-speculative", 20, "--json") == 0
+    cost = json.loads(capsys.readouterr().out)["levels"][0]["overall"]["ratios"]
+    assert cost["cost"]["value"] == pytest.approx(2 * cost["e2e"]["value"])
     assert await compare("--from", out, "--html", tmp_path / "none" / "r.html") == 1
     assert "No such file" in capsys.readouterr().err
 

@@ -16,6 +16,7 @@ from gateway.measure.paired.compared import Terms, comparison, with_difference
 from gateway.measure.paired.outputs import parted
 from gateway.measure.paired.result import Comparison, Difference, Ended
 
+Prices = tuple[float | None, float | None]  # US dollars per hour of a replica of each pool
 _ENDED = Ended(by="files", text="compared from files")
 
 
@@ -27,12 +28,18 @@ def from_files(args: argparse.Namespace) -> tuple[Comparison, Sequence[Sample], 
     """
     if len(args.sources) == 1:
         terms = Terms(precision=args.precision, seed=args.seed)
-        return own(formats.named(args.sources[0])[1], terms)
+        return own(formats.named(args.sources[0])[1], terms, _prices(args), args.slots)
     return foreign(args.sources[0], args.sources[1], args)
 
 
-def own(path: Path, terms: Terms | None = None) -> tuple[Comparison, Sequence[Sample], str]:
-    """Compare the calls of a results file of this command."""
+def own(
+    path: Path, terms: Terms | None = None, prices: Prices = (None, None), slots: int = 1
+) -> tuple[Comparison, Sequence[Sample], str]:
+    """Compare the calls of a results file of this command; prices that are given go before those it was measured with.
+
+    Raises:
+        FormatError: the file cannot be read, or holds other calls.
+    """
     try:
         header, samples = read_results(path)
     except ResultsError as error:
@@ -41,12 +48,13 @@ def own(path: Path, terms: Terms | None = None) -> tuple[Comparison, Sequence[Sa
     names = settings.get("names")
     if not isinstance(names, list) or len(names) != 2 or settings.get("command") != "compare":
         raise formats.FormatError(f"{path}: results of one endpoint, not of draftlane compare; such files come in twos")
+    priced = [_priced(one, (names[0], names[1]), prices, slots) for one in samples]
     try:
-        found = comparison(samples, (names[0], names[1]), terms or Terms(), _ENDED, settings=settings)
+        found = comparison(priced, (names[0], names[1]), terms or Terms(), _ENDED, settings=settings)
     except ValueError as error:
         raise formats.FormatError(f"{path}: {error}; measure first") from None
     models = settings.get("models")
-    return found, samples, str(models[0]) if isinstance(models, list) and models else "unknown"
+    return found, priced, str(models[0]) if isinstance(models, list) and models else "unknown"
 
 
 def foreign(first: str, second: str, args: argparse.Namespace) -> tuple[Comparison, Sequence[Sample], str]:
@@ -62,8 +70,9 @@ def foreign(first: str, second: str, args: argparse.Namespace) -> tuple[Comparis
         )
     level = levels.pop() if len(levels) == 1 else None
     pairing = formats.in_pairs(loaded[0], loaded[1])
+    prices = _prices(args)
     samples = [
-        msgspec.structs.replace(one, target=pairs.label(name, level), cost_usd=_cost(one, args, name))
+        _priced(msgspec.structs.replace(one, target=pairs.label(name, level)), names, prices, args.slots)
         for each, name in zip(loaded, names, strict=True)
         for one in each.samples
     ]
@@ -78,9 +87,15 @@ def foreign(first: str, second: str, args: argparse.Namespace) -> tuple[Comparis
     return with_difference(found, lambda difference: _parted(difference, loaded)), samples, "unknown"
 
 
-def _cost(sample: Sample, args: argparse.Namespace, name: str) -> float | None:
-    price: float | None = args.price_baseline if name == args.names[0] else args.price_speculative
-    return sample.cost_usd if price is None else price / args.slots * sample.e2e_seconds / 3600
+def _prices(args: argparse.Namespace) -> Prices:
+    return args.price_baseline, args.price_speculative
+
+
+def _priced(sample: Sample, names: tuple[str, str], prices: Prices, slots: int) -> Sample:
+    price = dict(zip(names, prices, strict=True)).get(pairs.level_of(sample.target)[0])
+    if price is None:
+        return sample
+    return msgspec.structs.replace(sample, cost_usd=price / slots * sample.e2e_seconds / 3600)
 
 
 def _parted(found: Difference, loaded: Sequence[formats.Loaded]) -> Difference:

@@ -121,6 +121,8 @@ def endpoints(args: argparse.Namespace, env: Mapping[str, str]) -> tuple[Endpoin
         address = urlsplit(url)
         if address.scheme not in ("http", "https") or not address.netloc:
             raise WrongUse(f"{option} {url}: expected an address such as http://127.0.0.1:8000")
+        if "@" in address.netloc:  # it would stand in results and reports
+            raise WrongUse(f"{option}: expected an address without a name and a password; give a key with --key-env")
         key = args.key_env[min(half, len(args.key_env) - 1)] if args.key_env else None
         if key is not None and not env.get(key):
             raise WrongUse(f"--key-env: {key} is not set in the environment; export the key under this name")
