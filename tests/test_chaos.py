@@ -50,6 +50,14 @@ def test_the_reckoning_notices_every_token(exact: int, wrong: int) -> None:
     assert len(reckon(calls, done, [row(exact, estimated=33)]).wrong) == wrong
 
 
+def test_a_call_that_was_answered_twice_may_be_billed_for_either_answer_once() -> None:
+    """An engine that dies with a whole answer in hand is followed by another, whose answer may be of another length."""
+    calls = [call(1, 100), call(2, None, "cut")]
+    done = {"a-1": [100], "a-2": [43, 57]}
+
+    assert [len(reckon(calls, done, [row(exact)]).wrong) for exact in (100, 143, 157, 200)] == [0, 0, 0, 1]
+
+
 def test_the_reckoning_notices_what_engines_did_not_do() -> None:
     """A client that was told other tokens than its engine has journalled is a discrepancy, and so is a bill for nobody."""
     assert len(reckon([call(1, 100)], {"a-1": [99]}, [row(100)]).wrong) == 1

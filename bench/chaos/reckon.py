@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 
 from bench.chaos.load import Call
 from gateway.store import Row
@@ -54,8 +53,9 @@ def _tenant(
             found.wrong.append(f"{call.request_id}: told {call.tokens} tokens, generated {done.get(call.request_id)}")
     held = sum(call.tokens or 0 for call in whole)
     exact = booked["prompt_tokens"] + booked["completion_tokens"] - booked["estimated_tokens"]
-    # What an engine finished and its client never got whole may be on the bill, once.
-    maybe = [done[call.request_id][-1] for call in calls if call.tokens is None and call.request_id in done]
+    # What an engine finished and its client never got whole may be on the bill, once: of a call that was asked again after
+    # an engine died with the whole answer in hand, whichever of its answers the gateway had in full.
+    maybe = [sorted({*done[call.request_id]}) for call in calls if call.tokens is None and call.request_id in done]
     extra = _among(maybe, exact - held)
     if extra is None:
         found.wrong.append(f"{tenant}: clients hold {held} tokens, the ledger {exact}, perhaps of {maybe}")
@@ -70,9 +70,12 @@ def _tenant(
             found.failures[call.why] = found.failures.get(call.why, 0) + 1
 
 
-def _among(numbers: Sequence[int], total: int) -> int | None:
-    """Return of how many of the numbers the total is the sum, None when it is of none."""
-    for count in range(len(numbers) + 1):
-        if any(sum(chosen) == total for chosen in combinations(numbers, count)):
-            return count
-    return None
+def _among(choices: Sequence[Sequence[int]], total: int) -> int | None:
+    """Return the fewest of the choices of which one number each add up to the total, None when none do."""
+    fewest = {0: 0}
+    for numbers in choices:
+        for reached, count in list(fewest.items()):
+            for number in numbers:
+                if reached + number <= total:
+                    fewest[reached + number] = min(fewest.get(reached + number, count + 1), count + 1)
+    return fewest.get(total)
