@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import re
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from gateway.__main__ import main
+from gateway.engine import EngineSettings, serve
 from gateway.measure.load.sample import Results, Sample
 from gateway.measure.publish import cloudwatch, sending
 from gateway.measure.publish.results import read_sweep
@@ -306,3 +308,56 @@ def test_a_failure_to_publish_fails_the_command(
     assert code == 1
     assert "Adopt spec" in said.out
     assert "cloudwatch:PutMetricData" in said.err
+
+
+def records(path: Path) -> str:
+    """Return a file of recorded acceptance: thirty answers of ten steps."""
+    path.write_text("".join(json.dumps({"accepted": [n % 8, 3] * 5, "window": 7}) + "\n" for n in range(30)))
+    return str(path)
+
+
+async def test_replay_and_sweep_publish_too(
+    service: CloudWatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What replay measured and what a sweep found go the same way, and print the same lines in a dry run."""
+    trace = tmp_path / "t"
+    trace.write_text('{"prompt": "Count to ten.", "category": "json", "max_tokens": 8}\n' * 3)
+    async with serve(EngineSettings(speed=200)) as engine:
+        replay = ["replay", str(trace), "--to", engine.url, "--target-name", "base", "--cloudwatch", "N"]
+        assert await asyncio.to_thread(main, replay) == 0
+        assert await asyncio.to_thread(main, [*replay, "--dry-run"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith('{"_aws"')]
+    replayed = {(datum["MetricName"], datum["Dimensions"][1]["Value"]) for datum in service.data}
+    service.bodies.clear()
+
+    assert replayed == {(name, case) for name in cloudwatch.UNITS for case in ("all", "json")}
+    assert [(line["Variant"], line["TestCase"], len(line["TTFT"])) for line in lines] == [
+        ("base", "all", 3),
+        ("base", "json", 3),
+    ]
+    assert await asyncio.to_thread(main, ["sweep", "--from", records(tmp_path / "r"), "--cloudwatch", "N"]) == 0
+    assert {datum["Dimensions"][0]["Value"] for datum in service.data} >= {"window-1", "window-7"}
+    assert {datum["MetricName"] for datum in service.data} == {"InterTokenLatency", "Throughput"}
+
+
+@pytest.mark.parametrize("command", ["replay", "sweep", "compare"])
+def test_what_cannot_be_published_is_told_before_measuring(
+    command: str,
+    service: CloudWatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No region, or a dry run of nothing, ends with 2 before any call is sent."""
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    words = {
+        "replay": [str(tmp_path / "t"), "--to", "http://127.0.0.1:9"],
+        "sweep": ["--from", records(tmp_path / "r")],
+        "compare": ["--from", str(results(tmp_path / "c"))],
+    }[command]
+
+    assert main([command, *words, "--cloudwatch", "N"]) == 2
+    assert f"draftlane {command}: You must specify a region.; name a region with --region" in capsys.readouterr().err
+    assert main([command, *words, "--dry-run"]) == 2
+    assert "name a namespace with --cloudwatch" in capsys.readouterr().err
+    assert service.tried == 0

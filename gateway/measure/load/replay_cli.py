@@ -22,6 +22,7 @@ from gateway.measure.load.sample import Results, ResultsError, WrongResults
 from gateway.measure.load.sending import Endpoint, Timeouts
 from gateway.measure.load.survey import Survey, Trace
 from gateway.measure.load.trace import TraceError
+from gateway.measure.publish import cloudwatch, sending
 
 _NAMED: Final = 10  # bad lines that are named
 
@@ -42,6 +43,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Replay; 1 when the run ended before its end, or nothing was answered, 2 for wrong use."""
     try:
+        sending.check(args)
         plan = plan_of(args, os.environ)
         with Trace(args.file, model=args.model, defaults=dict(args.default), limit=args.limit) as trace:
             survey = trace.survey()
@@ -52,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
                 with ExitStack() as stack:
                     keeper = _keeper(args, plan, survey, stack)
                     outcome = runner.run(replay(trace, survey, plan, keeper, sys.stderr))
-    except (WrongUse, WrongModel, TraceError, WrongResults) as error:
+    except (WrongUse, WrongModel, TraceError, WrongResults, sending.PublishError) as error:
         print(f"draftlane replay: {error}", file=sys.stderr)
         return 2
     except (EndpointError, ResultsError) as error:
@@ -194,5 +196,6 @@ def _tell(outcome: Outcome, survey: Survey, plan: Plan, args: argparse.Namespace
         )
         left = f"; {outcome.lost} calls under way were left" if outcome.lost else ""
         print(f"draftlane replay: {outcome.stopped}{left}; {hint}", file=sys.stderr)
-    print(json.dumps({"file": str(args.file), "out": out, **told}) if args.json else as_text(outcome, plan))
-    return 0 if outcome.stopped is None and any(sample.ok for sample in outcome.samples) else 1
+    report = json.dumps({"file": str(args.file), "out": out, **told}) if args.json else as_text(outcome, plan)
+    well = sending.give_out(args, cloudwatch.of_samples(outcome.samples), report)
+    return 0 if well and outcome.stopped is None and any(sample.ok for sample in outcome.samples) else 1

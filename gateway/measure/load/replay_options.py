@@ -8,6 +8,7 @@ from typing import Final
 
 from gateway import options
 from gateway.measure.load.pacing import MOST
+from gateway.measure.publish import sending
 
 _LINES: Final = """\
 FILE holds one JSON value per line: an OpenAI body, {"prompt": "…"}, a bare string, or OpenAI's batch format. A line may name
@@ -25,6 +26,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     _add_calls(parser.add_argument_group("what is sent"))
     _add_cost(parser.add_argument_group("what it costs"))
     _add_results(parser.add_argument_group("what is kept and told"))
+    sending.add_options(parser.add_argument_group("publishing"))
 
 
 def _add_endpoint(group: argparse._ArgumentGroup) -> None:

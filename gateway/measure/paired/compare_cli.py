@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         _check(args)
         with ExitStack() as stack:
             comparison, samples, model = from_files(args) if args.sources else measured(args, os.environ, stack)
-    except (WrongUse, WrongModel, TraceError, WrongResults, formats.FormatError) as error:
+    except (WrongUse, WrongModel, TraceError, WrongResults, formats.FormatError, sending.PublishError) as error:
         print(f"draftlane compare: {error}", file=sys.stderr)
         return 2
     except (EndpointError, ResultsError) as error:
@@ -51,7 +51,7 @@ def _check(args: argparse.Namespace) -> None:
     """See that the options can be meant together.
 
     Raises:
-        WrongUse: they cannot.
+        WrongUse, PublishError: they cannot.
     """
     measures = args.file is not None or args.baseline is not None or args.speculative is not None
     if args.sources and measures:
@@ -62,8 +62,7 @@ def _check(args: argparse.Namespace) -> None:
         raise WrongUse("--from: one file of --out, or two of other tools")
     if args.resume and args.out is None:
         raise WrongUse("--resume goes on with a results file; name it with --out")
-    if args.dry_run and args.cloudwatch is None:
-        raise WrongUse("--dry-run shows what would be published; name a namespace with --cloudwatch")
+    sending.check(args)
     for text in args.write:
         if formats.named(text)[0] is None:
             raise WrongUse(f"--write {text}: name a format before the file: {', '.join(formats.FORMATS)}")
@@ -84,19 +83,9 @@ def _give_out(args: argparse.Namespace, found: Comparison, samples: Sequence[Sam
         _pages(args, found)
     except OSError as error:
         failed = _tell(error)
-    lines: list[str] = []
-    try:
-        lines = sending.from_options(args, cloudwatch.of_samples(samples))
-    except sending.PublishError as error:
-        failed = _tell(error)
-    if args.json:
-        print(as_json(found).decode())
-    if lines and not args.json:
-        print("\n".join(lines))
-    if not args.json:
-        print(as_text(found), file=sys.stderr if lines else sys.stdout)
-    elif lines:
-        print("\n".join(lines), file=sys.stderr)
+    report = as_json(found).decode() if args.json else as_text(found)
+    if not sending.give_out(args, cloudwatch.of_samples(samples), report):
+        failed = True
     return failed
 
 

@@ -37,19 +37,39 @@ def add_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--dry-run", action="store_true", help="print what would be published, in the embedded format")
 
 
-def from_options(args: argparse.Namespace, metrics: Iterable[Metric]) -> list[str]:
-    """Do what the options say; returns the lines of a dry run.
+def check(args: argparse.Namespace) -> None:
+    """See that what the options ask for can be done, before anything is measured.
 
     Raises:
-        PublishError: something could not be published.
+        PublishError: it cannot; the message says what to do.
     """
-    if args.cloudwatch is None:
-        return []
-    if args.dry_run:
-        return list(embedded(metrics, args.cloudwatch))
-    sent = publish(metrics, args.cloudwatch, connect(region=args.region))
-    sys.stderr.write(f"published {sent} metric data to {args.cloudwatch}\n")
-    return []
+    if args.dry_run and args.cloudwatch is None:
+        raise PublishError("--dry-run shows what would be published; name a namespace with --cloudwatch")
+    if args.cloudwatch is not None and not args.dry_run:
+        connect(region=args.region)
+
+
+def give_out(args: argparse.Namespace, metrics: Iterable[Metric], report: str) -> bool:
+    """Publish as the options say and print the report; returns whether all went well.
+
+    The lines of a dry run go to standard output and the report beside them, unless that is JSON.
+    """
+    lines: list[str] = []
+    well = True
+    if args.cloudwatch is not None:
+        try:
+            if args.dry_run:
+                lines = list(embedded(metrics, args.cloudwatch))
+            else:
+                sent = publish(metrics, args.cloudwatch, connect(region=args.region))
+                sys.stderr.write(f"published {sent} metric data to {args.cloudwatch}\n")
+        except PublishError as error:
+            sys.stderr.write(f"draftlane {args.command}: {error}\n")
+            well = False
+    streams = (sys.stderr, sys.stdout) if lines and not args.json else (sys.stdout, sys.stderr)
+    streams[0].write(f"{report}\n")
+    streams[1].writelines(f"{line}\n" for line in lines)
+    return well
 
 
 def connect(*, region: str | None = None, endpoint: str | None = None, tries: int = TRIES) -> Client:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Mapping
 from typing import Final
 
 from gateway.measure.load.control import EndpointError, WrongModel
 from gateway.measure.load.sample import ResultsError, WrongResults
 from gateway.measure.load.trace import TraceError
+from gateway.measure.publish import cloudwatch, sending
+from gateway.measure.publish.results import sweep_of
 from gateway.measure.windows import offline, records, result, sweep_options
 from gateway.measure.windows.measuring import Engines, measure
 from gateway.measure.windows.result import StepModel, Sweep, SweepError
@@ -36,15 +39,25 @@ def run(args: argparse.Namespace) -> int:
     """Sweep; 1 when it ended before its end or found no best window, 2 for wrong use."""
     try:
         check(args)
+        sending.check(args)
         found = from_records(args) if args.source is not None else measure(args, engines(args, os.environ), sys.stderr)
-    except (WrongUse, WrongModel, TraceError, WrongResults, records.RecordError, SweepError) as error:
+    except (
+        WrongUse,
+        WrongModel,
+        TraceError,
+        WrongResults,
+        records.RecordError,
+        SweepError,
+        sending.PublishError,
+    ) as error:
         print(f"draftlane sweep: {error}", file=sys.stderr)
         return 2
     except (EndpointError, ResultsError, StartError) as error:
         print(f"draftlane sweep: {error}", file=sys.stderr)
         return 1
-    print(result.as_json(found) if args.json else text(found))
-    return 1 if found.ended is not None or result.ALL not in found.best else 0
+    report = result.as_json(found) if args.json else text(found)
+    well = sending.give_out(args, cloudwatch.of_sweep(sweep_of(found), time.time()), report)
+    return 1 if not well or found.ended is not None or result.ALL not in found.best else 0
 
 
 def check(args: argparse.Namespace) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from gateway import options
+from gateway.measure.publish import sending
 from gateway.measure.windows import candidate
 
 _EPILOG: Final = """\
@@ -33,6 +34,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     _add_promise(parser.add_argument_group("what counts"))
     _add_offline(parser.add_argument_group("without engines"))
     _add_files(parser.add_argument_group("files"))
+    sending.add_options(parser.add_argument_group("publishing"))
 
 
 def _add_windows(group: argparse._ArgumentGroup) -> None:
