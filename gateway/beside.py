@@ -59,7 +59,7 @@ class Beside:
         self._told: set[tuple[str, str]] = set()  # budgets past their soft share, by tenant and label
         self._client = httpx.AsyncClient(transport=EngineTransport(live.pools))
         self._gauges = Loop(self._keep_gauges)
-        self.receipts = receipts = Receipts()
+        self.receipts = receipts = Receipts(shared=live.config.store.kind != "memory")  # that is this process's own
         self.lately = Lately()
         self._colleagues = Colleagues(share.folder, share.name) if share is not None else None
         self.health = HealthChecks(live.pools, self._client, interval_seconds=lambda: live.config.limits.health_seconds)

@@ -20,8 +20,9 @@ from uvicorn.config import Config
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
+from gateway.answering import Answering
 from gateway.errors import BadRequest, GatewayError, HeadersTooLarge, RequestTimeout
-from gateway.request import Request
+from gateway.request import Request, origin_form
 
 _UPGRADING = frozenset({b"upgrade", b"http2-settings"})
 # A name, an IPv4 or a bracketed IPv6 address, perhaps a port, or nothing at all (RFC 9110 §7.2, RFC 3986 §3.2.2).
@@ -71,7 +72,9 @@ class Inbound(asyncio.Protocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
-        self._current: Request | None = None  # being answered
+        self.current: Request | None = None  # being answered
+        self._answering = Answering(self)
+        self.lost = False
         self._reading: Request | None = None  # its body is still coming in
         self._waiting: deque[Request] = deque()  # pipelined behind the current one
         self._refusal: GatewayError | None = None  # said when the answers before it are complete
@@ -122,9 +125,11 @@ class Inbound(asyncio.Protocol):
             self._idle_timer.cancel()
         self._waiting.clear()
         self.resume_writing()
-        if self._current is not None:
-            self._current.lost()
-        self._parser = self._reading = self._current = None
+        if self.current is not None:
+            self.current.lost()
+        self._parser = self._reading = self.current = None
+        self.lost = True
+        self._answering.end()
 
     def pause_writing(self) -> None:
         """The client reads too slowly: senders wait."""
@@ -206,14 +211,14 @@ class Inbound(asyncio.Protocol):
         scope["http_version"] = version
         scope["method"] = self._parser.get_method().decode("ascii")
         scope["headers"] = headers
-        path, _, scope["query_string"] = _origin_form(url).partition(b"?")
+        path, _, scope["query_string"] = origin_form(url).partition(b"?")
         scope["raw_path"] = path
         scope["path"] = urllib.parse.unquote(path.decode("ascii")) if b"%" in path else path.decode("ascii")
         keep_alive = version != "1.0" and self._parser.should_keep_alive()
         request = Request(self, scope, keep_alive=keep_alive, awaits_continue=self._awaits_continue)
         self._awaits_continue = False
         self._reading = request
-        if self._current is None:
+        if self.current is None:
             self._begin(request)
         else:
             self._waiting.append(request)
@@ -244,14 +249,13 @@ class Inbound(asyncio.Protocol):
     # the requests
 
     def _begin(self, request: Request) -> None:
-        self._current = request
-        task = self.loop.create_task(request.run(self.app))
-        self.state.tasks.add(task)
+        self.current = request
+        self._answering.begin()
 
     def answered(self, *, keep: bool) -> None:
         """The current request's response is complete: go on with the next one, or wait for it."""
         self.state.total_requests += 1
-        self._current = None
+        self.current = None
         if self.transport.is_closing():
             return
         if not keep:
@@ -272,14 +276,14 @@ class Inbound(asyncio.Protocol):
 
     def shutdown(self) -> None:
         """Close once the current response is complete, as the server stops."""
-        if self._current is None:
+        if self.current is None:
             self.transport.close()
         else:
-            self._current.keep_alive = False
+            self.current.keep_alive = False
 
     def refuse(self, error: GatewayError) -> None:
         """Answer without the application and close, once the answers to whole requests before this one are complete."""
-        current = self._current
+        current = self.current
         if self.transport.is_closing():
             return
         if current is not None and current is not self._reading:
@@ -328,7 +332,7 @@ class Inbound(asyncio.Protocol):
 
     def _look_if_idle(self) -> None:
         """Close a kept connection that nobody uses; one timer serves any number of requests."""
-        busy = self._current is not None or self._head_bytes > 0
+        busy = self.current is not None or self._head_bytes > 0
         idle = 0.0 if busy else self.loop.time() - self._idle_since
         if idle >= self._keep_alive_seconds:
             self._idle_timer = None
@@ -340,11 +344,3 @@ class Inbound(asyncio.Protocol):
 def protocol(max_header_bytes: int, header_seconds: float) -> type[Inbound]:
     """Return the protocol class for these bounds; uvicorn makes one object per connection."""
     return type("Inbound", (Inbound,), {"max_header_bytes": max_header_bytes, "header_seconds": header_seconds})
-
-
-def _origin_form(url: bytes) -> bytes:
-    """Return the target without scheme and host, which proxies' clients send (RFC 9112 §3.2.2)."""
-    if url.startswith(b"/"):
-        return url
-    parsed = httptools.parse_url(url)
-    return (parsed.path or b"/") + (b"?" + parsed.query if parsed.query else b"")

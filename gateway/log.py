@@ -42,13 +42,12 @@ class CallLog:
 
     def __init__(self, write: Callable[[bytes], object] | None = None) -> None:
         self._write = write or _to_stdout
-        self._lines: list[bytes] = []
+        self._calls: list[Finished] = []
         self._timer: asyncio.TimerHandle | None = None
 
     def __call__(self, finished: Finished) -> None:
-        """Take one call; it is written within FLUSH_SECONDS."""
-        line = _encode(_line(finished))
-        self._lines.append(_told(line) if finished.prompt and not line.isascii() else line)
+        """Take one call; it is written within FLUSH_SECONDS, with others, as code that is at hand costs half."""
+        self._calls.append(finished)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self.flush)
 
@@ -57,12 +56,18 @@ class CallLog:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        lines, self._lines = self._lines, []
-        if lines:
+        calls, self._calls = self._calls, []
+        if calls:
+            lines = [_encoded(call) for call in calls]
             try:
                 self._write(b"\n".join(lines) + b"\n")
             except OSError:  # a closed pipe or a full disk must not stop the gateway
                 _log.exception("could not write %d log lines", len(lines))
+
+
+def _encoded(call: Finished) -> bytes:
+    line = _encode(_line(call))
+    return _told(line) if call.prompt and not line.isascii() else line
 
 
 def _told(line: bytes) -> bytes:

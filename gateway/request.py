@@ -12,6 +12,8 @@ import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
+import httptools
+
 if TYPE_CHECKING:
     from gateway.inbound import Inbound
 
@@ -109,9 +111,6 @@ class Request:
                 await self.send(_FAILED)
                 await self.send({"type": "http.response.body"})
         finally:
-            task = asyncio.current_task()
-            if task is not None:
-                connection.state.tasks.discard(task)
             if not self._complete:
                 connection.transport.close()
             # Both lead back here: left in place, every request would wait for the garbage collector.
@@ -262,3 +261,11 @@ class Request:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def origin_form(url: bytes) -> bytes:
+    """Return the target without scheme and host, which proxies' clients send (RFC 9112 §3.2.2)."""
+    if url.startswith(b"/"):
+        return url
+    parsed = httptools.parse_url(url)
+    return (parsed.path or b"/") + (b"?" + parsed.query if parsed.query else b"")

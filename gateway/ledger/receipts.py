@@ -16,6 +16,7 @@ import msgspec
 from gateway.record import Finished
 
 KEPT: Final = 4096  # calls; about 2 KB each
+KEPT_ALONE: Final = 10_000  # where no Store has them too
 _ENCODE: Final = msgspec.json.Encoder().encode
 
 
@@ -24,10 +25,11 @@ class Receipts:
 
     __slots__ = ("_calls", "_kept", "_unshared")
 
-    def __init__(self, kept: int = KEPT) -> None:
-        self._kept = kept
+    def __init__(self, kept: int | None = None, *, shared: bool = True) -> None:
+        """Begin with none, to keep so many calls; `shared` tells whether a Store is to have them too."""
+        self._kept = kept or (KEPT if shared else KEPT_ALONE)
         self._calls: dict[str, Finished] = {}
-        self._unshared: deque[Finished] = deque(maxlen=kept)
+        self._unshared: deque[Finished] = deque(maxlen=self._kept if shared else 0)
 
     def __repr__(self) -> str:
         return f"<Receipts {len(self._calls)}/{self._kept}, {len(self._unshared)} to share>"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Generic, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, SummaryMetricFamily
@@ -82,6 +82,10 @@ def _escaped(value: str) -> str:
     return value.translate(_SPECIAL)
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 class Family(Collector, Generic[Row]):
     """Rows of one metric by their label values."""
 
@@ -92,6 +96,7 @@ class Family(Collector, Generic[Row]):
         self._documentation = documentation
         self._labels = tuple(labels)
         self._rows: dict[Labels, Row] = {}
+        self.before_reading: Callable[[], None] = _nothing  # counts what waits to be counted
         registry.register(self)
 
     @abstractmethod
@@ -100,6 +105,7 @@ class Family(Collector, Generic[Row]):
 
     def write(self, *, openmetrics: bool) -> Iterator[str]:
         """Yield the metric's lines in the Prometheus text format, or in OpenMetrics, where examples of calls go along."""
+        self.before_reading()
         bare = self.name.removesuffix("_total")
         yield f"# HELP {bare if openmetrics else self.name} {self._documentation}"
         yield f"# TYPE {bare if openmetrics else self.name} {self._kind}"
@@ -134,6 +140,7 @@ class Counters(Family[Count]):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metric with all its rows."""
+        self.before_reading()
         family = CounterMetricFamily(self.name, self._documentation, labels=self._labels)
         for labels, row in self._rows.items():
             family.add_metric(labels, row.value)
@@ -154,6 +161,7 @@ class Means(Family[Mean]):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metric with all its rows."""
+        self.before_reading()
         family = SummaryMetricFamily(self.name, self._documentation, labels=self._labels)
         for labels, row in self._rows.items():
             family.add_metric(labels, row.count, row.total)
@@ -196,6 +204,7 @@ class Histograms(Family[Spread]):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metric with all its rows."""
+        self.before_reading()
         family = HistogramMetricFamily(self.name, self._documentation, labels=self._labels)
         for labels, row in self._rows.items():
             family.add_metric(labels, self._buckets(row), row.total)
@@ -203,6 +212,7 @@ class Histograms(Family[Spread]):
 
     def summed_by(self, label: str) -> dict[str, list[int]]:
         """Return the counts by bucket, the last one beyond all bounds, added up by the values of one label."""
+        self.before_reading()
         place = self._labels.index(label)
         sums: dict[str, list[int]] = {}
         for labels, row in self._rows.items():
