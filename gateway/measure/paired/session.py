@@ -104,7 +104,7 @@ class Session:
     def left(self) -> int:
         """Calls that the plan still has at most."""
         done = sum(sample.ok for sample in self._calls.values())
-        return 2 * len(self.plan.requests) * len(self.plan.levels) * self.plan.repeats - done
+        return max(0, 2 * len(self.plan.requests) * len(self.plan.levels) * self.plan.repeats - done)
 
     async def run(self) -> Ended:
         """Measure until intervals are tight, repetitions or the budget are used up, or an endpoint stops answering.
