@@ -48,14 +48,15 @@ class Answering:
         assert connection is not None
         assert task is not None
         try:
-            while True:
-                while (request := connection.current) is not None:
+            while not connection.lost:
+                if (request := connection.current) is not None:
                     await request.run(connection.app)
-                connection.state.tasks.discard(task)
-                if connection.lost:
-                    return
-                self._called = connection.loop.create_future()
-                await self._called
+                    if connection.current is request:  # left unfinished, which has closed the connection
+                        connection.current = None
+                else:
+                    connection.state.tasks.discard(task)
+                    self._called = connection.loop.create_future()
+                    await self._called
         finally:
             connection.state.tasks.discard(task)
             self._task = self._called = None
