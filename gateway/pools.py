@@ -45,7 +45,8 @@ class Replica:
 
     def usable(self, now: float) -> bool:
         """Whether a request may be sent there now."""
-        return self.healthy and now >= self.cool_until and self.breaker.allows(now)
+        breaker = self.breaker
+        return self.healthy and now >= self.cool_until and (breaker.state == "closed" or breaker.allows(now))
 
     def state(self, now: float) -> str:
         """One of REPLICA_STATES, for people and metrics."""
@@ -143,8 +144,11 @@ class Pool:
 
     def configured_step(self, running_per_replica: float) -> float:
         """Seconds per step by configuration with so many requests running on a replica."""
-        busy = min(max(running_per_replica, 1.0), self.config.slots)
-        return self.config.step_seconds * (1.0 + self.config.step_growth * (busy - 1.0))
+        config = self.config
+        if config.step_growth == 0.0:
+            return config.step_seconds
+        busy = min(max(running_per_replica, 1.0), config.slots)
+        return config.step_seconds * (1.0 + config.step_growth * (busy - 1.0))
 
     @property
     def step_seconds(self) -> float:

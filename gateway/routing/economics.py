@@ -89,8 +89,10 @@ def break_even(
     pool: PoolView, reference: Reference, *, output_tokens: float, bar: float, queue: float, reload: float = 0.0
 ) -> float:
     """Return the acceptance length m* at which `pool` reaches the objective `bar` of another; NEVER when none does."""
-    per_second = (reference.per_second + reference.per_dollar * pool.price_per_slot_second) * (1.0 + crowding(pool))
+    per_second = reference.per_second + reference.per_dollar * pool.price_per_slot_second
+    step = pool.step_seconds
+    if pool.step_growth > 0.0:
+        per_second *= 1.0 + crowding(pool)
+        step = step_with_one_more(pool)
     left = bar - reference.per_second * queue - (pool.ttft_seconds + reload) * per_second
-    if left <= 0.0:
-        return NEVER
-    return min(NEVER, output_tokens * step_with_one_more(pool) * per_second / left)
+    return min(NEVER, output_tokens * step * per_second / left) if left > 0.0 else NEVER

@@ -94,7 +94,7 @@ def plan(
     order = [chosen, *sorted([bid for bid in up if bid is not chosen], key=_objective)]
     seen = _considered(found, winner)
     return Plan(
-        pools=tuple(bid.pool.name for bid in order),
+        pools=tuple([bid.pool.name for bid in order]),
         reason=reason,
         detail=sentence(reason, chosen, seen, order),
         score=axis(ask.score, seen.pool.drafter if seen else None),
@@ -186,7 +186,7 @@ def _best(up: Sequence[Bid]) -> Bid:
 
 def _why(winner: Bid, found: Sequence[Bid], pools: Sequence[PoolView]) -> Reason:
     speculative = winner.pool.speculative
-    if all(bid.pool.speculative == speculative for bid in found):
+    if [bid.pool.speculative for bid in found].count(speculative) == len(found):
         return "only_pool" if all(pool.speculative == speculative for pool in pools) else "constraint"
     ideal = min(found, key=_idle)
     if ideal.pool.speculative != speculative:

@@ -70,7 +70,7 @@ def bids(
                 now=now,
             )
         bid = Bid(pool, estimate)
-        step = step_with_one_more(pool)
+        step = pool.step_seconds if pool.step_growth <= 0.0 else step_with_one_more(pool)
         if pool.running + pool.queued >= pool.slots:
             typical = curves.of(pool).typical(now) if pool.speculative else 1.0
             holding = pool.ttft_seconds + curves.settings.expected_output_tokens * step / typical
@@ -78,7 +78,8 @@ def bids(
         if ask.affinity is not None:
             bid.reload = reload_seconds(pool, ask.affinity)
         bid.bare = pool.ttft_seconds + tokens * step / bid.length
-        bid.crowd = crowding(pool)
+        if pool.step_growth > 0.0:
+            bid.crowd = crowding(pool)
         found.append(bid)
         if standard is None and bid.up and not pool.speculative:
             standard = bid

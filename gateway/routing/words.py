@@ -27,9 +27,10 @@ _OPENINGS = {
 def sentence(reason: str, chosen: Bid, seen: Bid | None, order: Sequence[Bid]) -> str:
     """Return why the call goes to `chosen`; `seen` is the speculative bid that was considered, `order` the pools to try."""
     said = f"{_OPENINGS[reason]}: '{chosen.pool.name}' takes {_seconds(chosen)}"
-    other = next((bid for bid in order if bid.pool.speculative != chosen.pool.speculative), None)
-    if other is not None:
-        said += f", '{other.pool.name}' {_seconds(other)}"
+    for other in order:
+        if other.pool.speculative != chosen.pool.speculative:
+            said += f", '{other.pool.name}' {_seconds(other)}"
+            break
     if seen is not None and seen.estimate is not None:
         said += f"; expected {seen.length:.2f} tokens per step on '{seen.pool.name}' ({_ground(seen)})"
         if seen.needed > seen.pool.window + 1:
