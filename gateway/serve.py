@@ -14,19 +14,18 @@ import sys
 import tempfile
 import threading
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import uvicorn
-
-from classifier.scorer import ArtefactError
 from gateway import options, tls
-from gateway.app import Gateway
 from gateway.config import Config, ConfigError, Server, load, loose_files
 from gateway.embedded import EmbeddedEngines, EmbeddedError
-from gateway.inbound import protocol
-from gateway.metrics import Share
-from gateway.server import DrainingServer
 from gateway.workers import Supervisor, when_orphaned
+
+if TYPE_CHECKING:
+    from gateway.app import Gateway
+    from gateway.server import DrainingServer
 
 BACKLOG = 2048  # connections that may wait to be accepted: uvicorn's
 KEEP_ALIVE_SECONDS = 75  # nginx's; shorter ones make clients meet stale connections
@@ -67,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
         start = Start(config, args.config, urls, folder if config.server.workers > 1 else None)
         host, port = sockets[0].getsockname()[:2]
         scheme = "https" if config.server.tls_cert else "http"
+        if config.server.workers == 1:
+            import_module("gateway.app")  # before it is said: whoever reads that it serves may call at once
         print(
             f"draftlane: serving {', '.join(model.name for model in config.models)} on {scheme}://{host}:{port}",
             file=sys.stderr,
@@ -87,7 +88,14 @@ class Start:
 
 
 def work(index: int, sockets: list[socket.socket], start: Start) -> int:
-    """Serve in this process until a signal; `sockets` are the clients' listener and, where set, the operators'."""
+    """Serve in this process until a signal; `sockets` are the clients' listener and, where set, the operators'.
+
+    What serving needs is imported here: a supervisor of several workers, which imports it too, would begin half a second later.
+    """
+    from classifier.scorer import ArtefactError
+    from gateway.app import Gateway
+    from gateway.metrics import Share
+
     _log_to_stderr()
     share = Share(Path(start.shared), f"{index}-{os.getpid()}") if start.shared else None
     admin_port = sockets[1].getsockname()[1] if len(sockets) > 1 else None
@@ -120,6 +128,11 @@ def _log_to_stderr() -> None:
 
 def server_of(gateway: Gateway, config: Config) -> DrainingServer:
     """Return the server for a gateway, not yet running; it reloads on SIGHUP."""
+    import uvicorn
+
+    from gateway.inbound import protocol
+    from gateway.server import DrainingServer
+
     settings = config.server
     server = DrainingServer(
         uvicorn.Config(
