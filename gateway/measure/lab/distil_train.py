@@ -219,4 +219,4 @@ class Training:
         self.optimizer.step()
         self.steps += 1
         self.seen += int(answered.sum())
-        return float(loss)
+        return float(loss.item())

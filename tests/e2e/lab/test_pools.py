@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from anthropic import Anthropic
 
-from e2e.lab.stand import COPYING, COUNTING, SECONDS, STORY, Engine, Front, begun, chat
+from e2e.lab.stand import COPYING, COUNTING, SECONDS, STORY, Engine, Front, begun, chat, until
 from gateway.measure.lab.front import KEY
 from gateway.measure.lab.place import SERVED
 
@@ -71,7 +71,7 @@ def test_streams_come_from_both_pools(front: Front, pool: str) -> None:
 @POOLS
 def test_the_other_endpoints_reach_both_pools(front: Front, pool: str) -> None:
     """Completions, responses and messages work with their official clients, streamed and whole."""
-    client, route = front.openai, {"x-draftlane-route": pool}
+    client, route, before = front.openai, {"x-draftlane-route": pool}, len(list(front.lines()))
     anthropic = Anthropic(base_url=front.url, api_key=KEY, max_retries=0, timeout=60, default_headers=route)
     completion = client.completions.create(
         model=SERVED, prompt="1, 2, 3, 4, 5,", max_tokens=12, temperature=0, extra_headers=route
@@ -88,9 +88,10 @@ def test_the_other_endpoints_reach_both_pools(front: Front, pool: str) -> None:
         message = "".join(stream.text_stream)
 
     assert completion.choices[0].text.startswith(" 6, 7, 8")
-    assert "104, 105" in response.output_text
-    assert "104, 105" in message
-    assert {line["pool"] for line in list(front.lines())[-3:]} == {pool}
+    assert "103, 104" in response.output_text
+    assert "103, 104" in message
+    lines = until(lambda: len(found := list(front.lines())[before:]) == 3 and found, 10, "three lines about calls")
+    assert {line["pool"] for line in lines} == {pool}
 
 
 @pytest.mark.parametrize("field", [{"min_p": 0.2}, {"logit_bias": {"1000": 5}}], ids=["min_p", "logit_bias"])
