@@ -60,12 +60,10 @@ class Inbound(asyncio.Protocol):
             self._scope["state"] = app_state
         self._parser: Any = httptools.HttpRequestParser(self)
         self._keep_alive_seconds = config.timeout_keep_alive
-        self._url = b""
+        self._url = self._known_host = b""  # the latter was found good on this connection
         self._headers: list[tuple[bytes, bytes]] = []
         self._host: bytes | None = None
-        self._known_host = b""  # that was found good on this connection
-        self._in_head = True
-        self._awaits_continue = False
+        self._in_head, self._awaits_continue = True, False
         self._begun = False  # the head
         self._head_again = b""  # of a request that wishes for another protocol
         self._head_bytes = 0
