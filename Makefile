@@ -15,7 +15,7 @@ TOOLS_READY := .tools/.ready
 DEPLOY_READY := .venv/.deploy-ready
 CODE := $(wildcard gateway classifier bench deploy tests)
 
-.PHONY: help setup run test check lint type imports fmt bench lab lab-stop lab-test lab-draft study node tools dashboards deploy-check lock audit clean
+.PHONY: help setup run test check lint type imports fmt bench gate lab lab-stop lab-test lab-draft study node tools dashboards deploy-check lock audit clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,7 +26,11 @@ run: $(READY) ## Serve config.toml on 127.0.0.1:8080; the demo key is dl-demo
 	$(BIN)/draftlane serve --config config.toml
 
 test: check $(NODE_READY) $(TOOLS_READY) $(DEPLOY_READY) $(if $(CI),$(LAB_READY)) ## Check, then run all tests; ARGS="-k words" runs some
+	$(if $(CI),$(BIN)/python -m bench.gate)
 	$(BIN)/python -m pytest $(ARGS)
+
+gate: $(READY) ## Hold CPU per request and per event against bench/baseline.json; always under CI=true
+	$(BIN)/python -m bench.gate
 
 check: lint type imports ## Lint, types and import contracts
 

@@ -27,6 +27,7 @@ from bench.systems import Place, System, draftlane
 BASELINE: Final = Path(__file__).with_name("baseline.json")
 GROWTH: Final = 0.25
 ROUNDS: Final = 5
+AGAIN: Final = 2
 REQUESTS: Final = Workload("json-c16", 16, seconds=0.6)
 EVENTS: Final = Workload("sse-c8", 8, streams=2)  # so few that hardly two events come in one read
 MEASURES: Final = ("product_per_request", "relay_per_request", "product_per_event")
@@ -93,7 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     runs = measure()
     baseline = {} if args.update else json.loads(BASELINE.read_text())
-    if not args.update and broken(ratios(runs), baseline):
+    for _ in range(AGAIN):
+        if args.update or not broken(ratios(runs), baseline):
+            break
         runs += measure()  # before it is believed: a busy machine may have spoilt every round
     faults = [
         f"{run.system}: {run.load.failure or 'answers differ'}" for run in runs if run.load.failed or run.load.differing
