@@ -14,6 +14,16 @@ typedef struct {
 
 static Py_UCS4 at(const Text *t, Py_ssize_t i) { return PyUnicode_READ(t->kind, t->data, i); }
 
+/* Where a character below 128 is found next, or the text's end. */
+static Py_ssize_t next_of(const Text *t, Py_ssize_t i, char wanted) {
+    if (t->kind == PyUnicode_1BYTE_KIND) {
+        const char *data = t->data, *found = memchr(data + i, wanted, (size_t)(t->length - i));
+        return found ? found - data : t->length;
+    }
+    while (i < t->length && at(t, i) != (Py_UCS4)wanted) i++;
+    return i;
+}
+
 /* The lines of a text that are not blank, each told from the others. */
 typedef struct {
     Py_ssize_t starts[TABLE], ends[TABLE];
@@ -27,8 +37,17 @@ static int same(const Text *t, Py_ssize_t a, Py_ssize_t b, Py_ssize_t size) {
 }
 
 static void note_line(const Text *t, Lines *lines, Py_ssize_t start, Py_ssize_t end) {
-    uint64_t hash = 1469598103934665603u; /* FNV-1a's start */
-    for (Py_ssize_t i = start; i < end; i++) hash = (hash ^ at(t, i)) * 0x100000001B3u;
+    const char *data = (const char *)t->data + start * t->kind;
+    size_t size = (size_t)((end - start) * t->kind);
+    uint64_t hash = 1469598103934665603u, part = 0; /* FNV-1a's start, and eight bytes at a time */
+    for (; size >= sizeof part; data += sizeof part, size -= sizeof part) {
+        memcpy(&part, data, sizeof part);
+        hash = (hash ^ part) * 0x100000001B3u;
+        hash ^= hash >> 29;
+    }
+    part = 0;
+    memcpy(&part, data, size);
+    hash = (hash ^ part) * 0x100000001B3u;
     uint64_t slot = (hash ^ hash >> 32) & (TABLE - 1);
     for (; lines->used[slot]; slot = (slot + 1) & (TABLE - 1))
         if (lines->hashes[slot] == hash && lines->ends[slot] - lines->starts[slot] == end - start && same(t, lines->starts[slot], start, end - start))
@@ -63,8 +82,7 @@ static Counts count_lines(const Text *t) {
     Py_ssize_t start = 0;
     memset(lines.used, 0, sizeof lines.used);
     lines.distinct = 0;
-    for (Py_ssize_t i = 0; i < t->length && c.lines < LINES; i++)
-        if (at(t, i) == '\n') note(t, &lines, &c, start, i), start = i + 1;
+    for (Py_ssize_t i; c.lines < LINES && (i = next_of(t, start, '\n')) < t->length; start = i + 1) note(t, &lines, &c, start, i);
     note(t, &lines, &c, start, t->length);
     c.distinct = lines.distinct;
     return c;
@@ -92,13 +110,14 @@ static void numbers(const Text *t, int *count, int *largest) {
     }
 }
 
-static Py_ssize_t count_of(const Text *t, Py_UCS4 wanted, int run) {
+/* How often `run` of a character in a row are found, no character counted twice. */
+static Py_ssize_t count_of(const Text *t, char wanted, int run) {
     Py_ssize_t found = 0;
-    for (Py_ssize_t i = 0; i + run <= t->length;) {
-        int k = 0;
-        while (k < run && at(t, i + k) == wanted) k++;
+    for (Py_ssize_t i = 0; (i = next_of(t, i, wanted)) < t->length;) {
+        int k = 1;
+        while (k < run && i + k < t->length && at(t, i + k) == (Py_UCS4)wanted) k++;
         found += k == run;
-        i += k == run ? run : k + 1;
+        i += k;
     }
     return found;
 }
