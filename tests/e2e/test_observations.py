@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.stack import chat, stack
+from gateway.config import key_digest
 
 TASKS = (
     "Count from {a} to {b}.",
@@ -116,3 +121,94 @@ async def test_what_a_gateway_saw_trains_a_better_classifier_and_never_a_worse_o
     assert (code, told["published"]) == (1, False)
     assert "held-out traffic" in told["reason"]
     assert not (tmp_path / "worse.json").exists()
+
+
+WORKERS = """
+[server]
+port = 0
+workers = 2
+log = "off"
+drain_seconds = 2
+[[model]]
+name = "demo"
+[[pool]]
+name = "spec"
+model = "demo"
+kind = "speculative"
+window = 7
+price_per_hour = 1.0
+slots = 64
+[pool.embedded]
+speed = 500.0
+[[tenant]]
+name = "tester"
+key_sha256 = ["{key}"]
+[classifier]
+observations = "text"
+observations_path = "{kept}"
+"""
+
+
+@contextmanager
+def workers(config: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run `draftlane serve` with two workers; yield the supervisor and its address."""
+    command = [sys.executable, "-m", "gateway", "serve", "--config", str(config)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stderr is not None
+        try:
+            line = next(line for line in supervisor.stderr if "serving demo on" in line)
+            yield supervisor, line.split()[-1]
+        finally:
+            supervisor.terminate()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds; fails when it does not in time."""
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_workers_keep_files_of_their_own_and_a_killed_one_loses_no_line(tmp_path: Path) -> None:
+    """Two workers write side by side; kill -9 of both leaves all that was written, and those who follow go on."""
+    kept, config = tmp_path / "kept", tmp_path / "config.toml"
+    config.write_text(WORKERS.format(key=key_digest("sk-test"), kept=kept))
+    headers = {"authorization": "Bearer sk-test"}
+
+    def call(url: str) -> bool:
+        with suppress(httpx.HTTPError):  # a connection of its own for each: they spread over the workers
+            return (
+                httpx.post(
+                    f"{url}/v1/chat/completions", json=chat(stream=True), headers=headers, timeout=60
+                ).status_code
+                == 200
+            )
+        return False
+
+    def lines() -> int:
+        return sum(path.read_bytes().count(b"\n") for path in kept.glob("*.jsonl"))
+
+    with workers(config) as (supervisor, url):
+        until(lambda: call(url))
+        answered = 1 + sum(call(url) for _ in range(30))
+        until(lambda: lines() == answered)
+        children = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text().split()
+        for pid in children:
+            if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(int(pid), signal.SIGKILL)
+        files = {*kept.iterdir()}
+        until(lambda: call(url))
+        answered += 1
+    out = subprocess.run(
+        [sys.executable, "-m", "gateway", "observations", "export", "--config", str(config)],
+        capture_output=True,
+        check=True,
+    )
+
+    rows = [json.loads(line) for line in out.stdout.splitlines()]
+    assert len(files) == 2
+    assert len({*kept.iterdir()} - files) >= 1
+    assert len(rows) == answered == len({row["id"] for row in rows})
+    assert {row["request"]["max_tokens"] for row in rows} == {40}
+    assert f"{answered} observations" in out.stderr.decode()
