@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.stack import chat, stack
@@ -28,7 +29,7 @@ TASKS = (
 )
 SHOPS = "Ash Birch Cedar Dogwood Elm Fir Gorse Hazel Ivy Juniper".split()
 TEMPLATES = 90
-CALLS = 8  # of each template
+CALLS = 6  # of each template
 SPEED = 2000.0
 
 
@@ -88,6 +89,7 @@ def counted(page: str) -> dict[tuple[str, str], float]:
     }
 
 
+@pytest.mark.timeout(300)
 async def test_what_a_gateway_saw_trains_a_better_classifier_and_never_a_worse_one(tmp_path: Path) -> None:
     """Exported observations are accepted as they are; a file whose lesson is false is refused, and the reason is told."""
     kept = {"observations": "features", "observations_path": str(tmp_path / "kept")}
@@ -170,6 +172,7 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.timeout(300)
 def test_workers_keep_files_of_their_own_and_a_killed_one_loses_no_line(tmp_path: Path) -> None:
     """Two workers write side by side; kill -9 of both leaves all that was written, and those who follow go on."""
     kept, config = tmp_path / "kept", tmp_path / "config.toml"
