@@ -2,7 +2,8 @@
 
 The ranking is a kernel ridge on cues, words and likeness. Sources are weighted by one over the root of their size, and the
 level of each source and target is a random effect that is left behind: what a writer's habits add is not the prompt's doing.
-A second ridge on the residuals, without random effects, puts back what of the level the prompt does tell.
+A second ridge on the residuals, without random effects, puts back what of the level the prompt does tell. An acceptance length
+is a mean over the steps of one answer, so that of a short answer is known less well and counts less.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ Indices = npt.NDArray[np.intp]
 class Settings:
     """How strongly each part is believed; chosen on sources left out."""
 
-    prototypes: int = 800
+    prototypes: int = 2000
     width: float = 1.5
     cues: float = 0.3  # share of the linear part against likeness
     words: float = 0.5  # share of the words
-    ridge: float = 0.5
+    ridge: float = 0.3
+    doubt: float = 30.0  # steps of an answer whose measured length is half chance; shorter ones count less
     level: float = 0.03  # variance of the random effect of a source and target
-    local: float = 0.45  # how much of the level is put back
+    local: float = 0.6  # how much of the level is put back
     seed_share: float = 0.5  # weight of the project's own measured requests
 
 
@@ -174,22 +176,31 @@ def _bags(words: Sequence[Indices], rarity: Floats) -> sparse.csr_matrix:
 
 
 def _coefficients(sample: Sample, design: _Design, settings: Settings) -> tuple[Floats, Floats]:
-    """Bias (3) and coefficients (d, 3): ranking with the levels of writers left behind, then the level put back."""
+    """Bias (3) and coefficients (d, 3): lengths are trusted by the steps they were measured in, output in full."""
     gram = design.gram()
+    steps = np.exp(sample.targets[:, 2] - sample.targets[:, 0])
+    trust = 1.0 / (1.0 + settings.doubt / steps)
+    lengths, length_duals = _duals(sample, gram, sample.targets[:, :2], trust, settings)
+    output, output_duals = _duals(sample, gram, sample.targets[:, 2:], np.ones_like(steps), settings)
+    return np.concatenate((lengths, output)), design.carry(np.hstack((length_duals, output_duals)))
+
+
+def _duals(sample: Sample, gram: Floats, targets: Floats, trust: Floats, settings: Settings) -> tuple[Floats, Floats]:
+    """Bias (h) and weights of requests (n, h): ranking with the levels of writers left behind, then the level put back."""
     seed = np.where(sample.own, settings.seed_share, 1.0)
-    weights = balance(sample.sources) * seed
-    bias = np.average(sample.targets, axis=0, weights=weights)
+    weights = balance(sample.sources) * seed * trust
+    bias = np.average(targets, axis=0, weights=weights)
     same = sample.writers[:, None] == sample.writers[None]
     alone = gram + np.diag(settings.ridge / weights) + settings.level * same
-    dual = cho_solve(cho_factor(alone, overwrite_a=True), sample.targets - bias)
+    dual: Floats = cho_solve(cho_factor(alone, overwrite_a=True), targets - bias)
     if settings.local > 0.0:
         # Here large sources count nearly in full: it is their traffic whose level is to be met.
-        local = balance(sample.sources, 0.25) * np.where(sample.own, min(0.1, settings.seed_share), 1.0)
-        rest = sample.targets - bias - gram @ dual
+        local = balance(sample.sources, 0.25) * np.where(sample.own, min(0.1, settings.seed_share), 1.0) * trust
+        rest = targets - bias - gram @ dual
         dual = dual + settings.local * cho_solve(
             cho_factor(gram + np.diag(settings.ridge / local), overwrite_a=True), rest
         )
-    return bias, design.carry(dual)
+    return bias, dual
 
 
 def fit(sample: Sample, settings: Settings, *, seed: int) -> Weights:

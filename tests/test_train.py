@@ -72,6 +72,13 @@ def test_kinds_are_told_apart(trained: tuple[Weights, dict[str, Any]]):
     assert judged["decision"]["2.33"]["gap_closed"] > 0.9
 
 
+def believed(sample: Sample, settings: Settings) -> list[Any]:
+    """Weights of the rows for each head: an acceptance length counts by the steps of its answer."""
+    even = balance(sample.sources)
+    steps = np.exp(sample.targets[:, 2] - sample.targets[:, 0])
+    return [even / (1.0 + settings.doubt / steps)] * 2 + [even]
+
+
 def test_serving_equals_kernel_ridge_of_scikit_learn(sample: Sample):
     """With every request a prototype and likeness alone, the model is scikit-learn's kernel ridge, to 1e-9."""
     from classifier.model import _Basis, _coefficients
@@ -82,12 +89,14 @@ def test_serving_equals_kernel_ridge_of_scikit_learn(sample: Sample):
     bias, beta = _coefficients(sample, design, settings)
     z = np.clip((sample.cues - basis.centre) * basis.scale, -3, 3)
     kernel = rbf_kernel(z, gamma=1.0 / np.count_nonzero(basis.scale))
-    theirs = KernelRidge(alpha=settings.ridge, kernel="precomputed")
-    theirs.fit(design.gram(), sample.targets - bias, balance(sample.sources))
+    ours = design.dense @ beta[: design.dense.shape[1]]
 
     # Every request stands among the prototypes, at most half a step of their grid away.
     assert np.abs(design.gram() - kernel).max() < 1e-3
-    assert np.abs(design.dense @ beta[: design.dense.shape[1]] - theirs.predict(design.gram())).max() < 1e-9
+    for head, weights in enumerate(believed(sample, settings)):
+        theirs = KernelRidge(alpha=settings.ridge, kernel="precomputed")
+        theirs.fit(design.gram(), sample.targets[:, head] - bias[head], weights)
+        assert np.abs(ours[:, head] - theirs.predict(design.gram())).max() < 1e-9
 
 
 def test_serving_equals_ridge_of_scikit_learn(sample: Sample):
@@ -99,7 +108,10 @@ def test_serving_equals_ridge_of_scikit_learn(sample: Sample):
     design = basis.design(sample)
     bias, beta = _coefficients(sample, design, settings)
     whole = np.hstack((design.dense, design.words.toarray()))
-    theirs = Ridge(alpha=settings.ridge, fit_intercept=False).fit(whole, sample.targets - bias, balance(sample.sources))
+    theirs = [
+        Ridge(alpha=settings.ridge, fit_intercept=False).fit(whole, sample.targets[:, head] - bias[head], weights)
+        for head, weights in enumerate(believed(sample, settings))
+    ]
     served = Weights(**basis.weights(bias, beta), noise=np.zeros(len(NAMES) + 2), knots=np.eye(2), curve=np.ones(10))  # type: ignore[arg-type]
 
     for row in range(0, len(sample), 7):
@@ -108,7 +120,8 @@ def test_serving_equals_ridge_of_scikit_learn(sample: Sample):
         words = rarity @ served.words[sample.words[row]] / (np.linalg.norm(rarity) or 1.0)
         near = np.exp(((served.prototypes - np.rint(z * FINE) / FINE) ** 2).sum(axis=1) * served.decay)
         ours = served.bias + z @ served.cues + words + near @ served.likeness
-        assert np.abs(ours - bias - theirs.predict(whole[row : row + 1])[0]).max() < 1e-9
+        expected = [model.predict(whole[row : row + 1])[0] for model in theirs]
+        assert np.abs(ours - bias - expected).max() < 1e-9
 
 
 def test_many_at_once_equal_one_by_one(sample: Sample, weights: Weights):
@@ -128,6 +141,28 @@ def test_prompts_never_part(sample: Sample):
 
     assert all(len(found) <= 1 for found in of.values())
     assert sorted(np.concatenate(parts).tolist()) == np.flatnonzero(~own.own).tolist()
+
+
+def answered(sample: Sample, steps: float, shift: float) -> Sample:
+    """The same requests, each answered in `steps` steps, with log acceptance lengths moved by `shift`."""
+    targets = sample.targets + np.array([shift, shift, 0.0])
+    targets[:, 2] = targets[:, 0] + math.log(steps)
+    return replace(sample, targets=targets)
+
+
+@pytest.mark.parametrize(("doubt", "low", "high"), [(0.0, 0.18, 0.22), (30.0, 0.02, 0.08)])
+def test_short_answers_count_less(sample: Sample, doubt: float, low: float, high: float):
+    """Where answers in four and in four hundred steps disagree by .4 the long ones win, unless told otherwise."""
+    short, long = answered(sample, 4.0, 0.4), answered(sample, 400.0, 0.0)
+    both = Sample(*(
+        [*getattr(short, name), *getattr(long, name)] if name == "words"
+        else np.concatenate((getattr(short, name), getattr(long, name)))
+        for name in Sample.__slots__
+    ))  # fmt: skip
+    settings = Settings(prototypes=60, doubt=doubt, level=0.0, local=0.0)
+    predicted = apply(fit(both, settings, seed=1), sample)[:, 0]
+
+    assert low < float((predicted - sample.targets[:, 0]).mean()) < high
 
 
 def test_levels_of_writers_are_left_behind(sample: Sample):
