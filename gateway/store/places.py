@@ -22,6 +22,9 @@ _AHEAD_SECONDS: Final = 1.0  # before its end in which the next one is leased: c
 _GRACE_SECONDS: Final = 30.0  # a counter outlives its window, for clocks that lag
 _SPARE: Final = 0.25  # share of the free places that lies ready here, so that most calls need not wait
 _LOOK_SECONDS: Final = 0.5  # after which others' use is looked at again
+_IDLE_SECONDS: Final = (
+    5.0  # without a call, after which one place is enough, and looking seldom: there are many tenants
+)
 _HASTE_SECONDS: Final = 0.05  # after which hunger may have a lease refreshed again, so that is when to come back
 _RETRY_SECONDS: Final = 1.0  # where all places are taken: a running call ends at any moment
 
@@ -31,6 +34,7 @@ class Places:
 
     __slots__ = (
         "_asked_at",
+        "_busy_until",
         "_carried",
         "_denied",
         "_end",
@@ -62,6 +66,7 @@ class Places:
         self._used = 0.0  # by all processes in this window, as far as known
         self._asked_at = -math.inf
         self._heard = False
+        self._busy_until = -math.inf
         self._grow_at = -math.inf
 
     def __repr__(self) -> str:
@@ -90,12 +95,16 @@ class Places:
     async def refresh(self, store: Store, now: float) -> None:
         """Lease what is needed, give back what is not; raises StoreError, and then nothing is lost that was held."""
         self._turn(now)
-        lacking = self._target() - self._leased
+        if self.running() or self._denied:
+            self._busy_until = now + _IDLE_SECONDS
+        idle = now >= self._busy_until
+        lacking = self._target(1 if idle else self.limit) - self._leased
+        look = _IDLE_SECONDS if idle else _LOOK_SECONDS
         if self._kept is not None and self._heard:  # after a time without the Store: what is held is leased again, and
             lacking, self._grow_at = self._kept - self._leased, now + _AHEAD_SECONDS  # growth waits for all others
         elif now < self._grow_at:
             lacking = min(lacking, 0)
-        if lacking or self._kept is not None or abs(now - self._asked_at) >= _LOOK_SECONDS:
+        if lacking or self._kept is not None or abs(now - self._asked_at) >= look:
             await self._lease(store, lacking, now)
         if self._end - now <= _AHEAD_SECONDS and self._carried is None:
             name, end = _window(self._end)
@@ -118,12 +127,12 @@ class Places:
             self._kept, self._leased = self.allowed, 0
         self._name, self._end, self._carried = name, end, None
 
-    def _target(self) -> int:
+    def _target(self, most_spare: int) -> int:
         """Return what should lie ready: for what runs, and for a little more while there is plenty."""
         needed, self._denied = self.running() + self._denied, 0
         free = max(0.0, self.limit - max(self._used, self._leased))
         spare = max(int(_SPARE * free), 1 if free >= self.limit / 2 else 0)
-        return min(self.limit, needed + spare)
+        return min(self.limit, needed + min(spare, most_spare))
 
     async def _lease(self, store: Store, lacking: int, now: float) -> None:
         """Take or give back in this window; what is taken after the next one was leased, there too."""
