@@ -4,7 +4,7 @@ Each process leases places from the Store ahead of their use and gives back what
 of a few seconds: a process that dies takes its places along until its window ends, no longer. Shortly before that every
 process leases for the next window what it holds in this one, before anybody may ask for more there, so what runs across the
 border is never somebody else's. What is leased never exceeds the limit, and so neither does what runs; what lies unused in
-leases shrinks to nothing as the limit comes near.
+leases shrinks to nothing as the limit comes near, within five seconds where a process has no calls.
 
 Time is Unix seconds, as the windows are everyone's; it is an argument everywhere.
 """
