@@ -16,14 +16,16 @@ Kind = Literal["predictable", "open"]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Prompts of one kind; `kind` is what the study found of it, `tokens` the longest answer.
+    """Prompts of one kind.
 
-    A prompt is what the user says, or that and the beginning of the answer, which the model goes on with.
+    `kind` is what the study found of it, `tokens` the longest answer, `role` the system prompt that an application for such
+    prompts would have. A prompt is what the user says, or that and the beginning of the answer, which the model goes on with.
     """
 
     name: str
     kind: Kind
     tokens: int
+    role: str
     prompts: tuple[str | tuple[str, str], ...]
 
 
@@ -53,6 +55,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
         "repetition",
         "predictable",
         160,
+        "You copy text exactly as often as you are asked to.",
         (
             (
                 "Write this line twelve times, numbered.",
@@ -80,6 +83,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
         "sequence",
         "predictable",
         192,
+        "You write sequences and tables of numbers.",
         (
             ("Count from 1 to 80.", "1, 2, 3, 4, 5, 6, 7,"),
             ("Write all numbers from 100 to 160, separated by commas.", "100, 101, 102, 103,"),
@@ -92,6 +96,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
         "json",
         "predictable",
         256,
+        "You answer with JSON and nothing else.",
         (
             (
                 'Write a JSON list of eight products, each with the keys "id", "name", "price" and "in_stock".',
@@ -122,6 +127,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
         "code skeleton",
         "predictable",
         256,
+        "You write skeletons of code: names and signatures, no bodies.",
         (
             (
                 "Write a Python class Account with empty methods open, close, deposit, withdraw, balance and report. Every "
@@ -143,6 +149,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
         "simple code",
         "predictable",
         192,
+        "You write short programs.",
         (
             "Write a Python function that returns the largest number of a list, with a short example.",
             "Write a Python function is_prime(n) and print all primes below fifty with it.",
@@ -155,6 +162,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
         "summary",
         "open",
         160,
+        "You work on texts that you are given: summing up, correcting, quoting.",
         (
             f"Sum up the following text in three sentences.\n\n{_NOTES}",
             f"Which of these tickets are still open, and who reported them? Quote the text.\n\n{_TICKETS}",
@@ -167,6 +175,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
         "open chat",
         "open",
         160,
+        "You are a friendly partner to talk with.",
         (
             "What should I think about before I move to another city?",
             "Why do people like to watch the sea?",
@@ -179,6 +188,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
         "story",
         "open",
         192,
+        "You write stories and poems.",
         (
             "Tell a story about a lighthouse keeper who finds a letter in a bottle.",
             "Write the beginning of a mystery that is set in a night train.",
@@ -191,31 +201,35 @@ FAMILIES: Final[tuple[Family, ...]] = (
 
 
 def requests(
-    families: tuple[Family, ...] = FAMILIES, *, model: str, temperature: float = 0.0, **fields: Any
+    families: tuple[Family, ...] = FAMILIES, *, model: str, temperature: float = 0.0, roles: bool = False, **fields: Any
 ) -> list[Request]:
-    """Return all prompts as chat requests, families in turn so that neighbours differ; `fields` go into every body."""
+    """Return all prompts as chat requests, families in turn so that neighbours differ; `fields` go into every body.
+
+    With `roles` every family comes from an application of its own, which has a system prompt.
+    """
     found: list[Request] = []
     deepest = max(len(family.prompts) for family in families)
     for index in range(deepest):
         for family in families:
             if index < len(family.prompts):
-                found.append(_request(len(found) + 1, family, index, model, temperature, fields))
+                found.append(
+                    _request(len(found) + 1, family, index, roles=roles, model=model, temperature=temperature, **fields)
+                )
     return found
 
 
-def _request(line: int, family: Family, index: int, model: str, temperature: float, fields: dict[str, Any]) -> Request:
+def _request(line: int, family: Family, index: int, *, roles: bool, **fields: Any) -> Request:
     prompt = family.prompts[index]
     said, begun = prompt if isinstance(prompt, tuple) else (prompt, "")
-    messages = [{"role": "user", "content": said}]
+    messages = [{"role": "system", "content": family.role}] if roles else []
+    messages.append({"role": "user", "content": said})
     if begun:
         messages.append({"role": "assistant", "content": begun})
         fields = {"add_generation_prompt": False, "continue_final_message": True, **fields}
-    body: dict[str, object] = {
-        "model": model,
-        "messages": messages,
-        "temperature": temperature,
-        "max_tokens": family.tokens,
-        **fields,
-    }
-    name = f"{family.name}-{index + 1}"
-    return Request(line=line, id=name, path="/v1/chat/completions", body=body, category=family.name)
+    return Request(
+        line=line,
+        id=f"{family.name}-{index + 1}",
+        path="/v1/chat/completions",
+        body={"messages": messages, "max_tokens": family.tokens, **fields},
+        category=family.name,
+    )

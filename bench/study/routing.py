@@ -1,5 +1,7 @@
 """Does routing pay: mixed prompts through the gateway, against either pool alone and against blind alternation.
 
+Every family of prompts comes from an application of its own, with its own system prompt, as traffic does.
+
 Arms are the same calls through the gateway, differing in the header by which the client chooses: `baseline`, `speculative`,
 `alternate` (half of the calls to each, whatever they are) and `auto`. Each pool has its own half of the machine, so an arm
 that uses both has more to use than one that does not; `alternate` is what that alone is worth. Arms take turns, block by
@@ -26,8 +28,8 @@ from gateway.measure.load.sending import Endpoint
 from gateway.measure.load.trace import Request
 
 ARMS: Final = ("baseline", "speculative", "alternate", "auto")
-LEVELS: Final = {1: 2, 16: 4}  # rounds by calls at once
-QUICK: Final = {1: 1, 16: 2}
+LEVELS: Final = {16: 4, 1: 2}  # rounds by calls at once
+QUICK: Final = {16: 2, 1: 1}
 TOKENS: Final = 128  # at most per answer
 
 
@@ -53,7 +55,7 @@ async def _measure(concurrency: int, rounds: int, pools: list[FrontPool], kept: 
     forced, routed = folder / "study-forced", folder / "study-routed"
     for each in (forced, routed):
         each.mkdir(exist_ok=True)
-    asked = [_shortened(one) for one in requests(model=SERVED)]
+    asked = [_shortened(one) for one in requests(model=SERVED, roles=True)]
     with gateway(pools, forced) as first, gateway(pools, routed) as second:
         for repeat in range(rounds):
             arms = [ARMS[(place + repeat) % len(ARMS)] for place in range(len(ARMS))]
