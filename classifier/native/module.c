@@ -74,7 +74,8 @@ static int make_room(Weights *w) {
     w->words = PyMem_Calloc(2 * BUCKETS, sizeof *w->words);
     w->grid = PyMem_Calloc(p * PADDED + 1, 1);
     w->lengths = PyMem_Calloc(p + 1, sizeof *w->lengths);
-    w->likeness = PyMem_Calloc(p + 1, sizeof *w->likeness);
+    w->blocks = (w->prototypes + BLOCK - 1) / BLOCK;
+    w->likeness = PyMem_Calloc((size_t)w->blocks * BLOCK * HEADS + 1, sizeof *w->likeness);
     w->knot_x = PyMem_Calloc(2 * k, sizeof *w->knot_x);
     if (!w->words || !w->grid || !w->lengths || !w->likeness || !w->knot_x) {
         PyErr_NoMemory();

@@ -4,7 +4,7 @@
 
 #include "features.h"
 
-enum { HEADS = 3, LANES = 16, PADDED = (MOST_NAMES + LANES - 1) / LANES * LANES };
+enum { HEADS = 3, LANES = 16, BLOCK = 64, PADDED = (MOST_NAMES + LANES - 1) / LANES * LANES };
 
 typedef struct {
     float rarity, heads[HEADS];
@@ -17,7 +17,8 @@ typedef struct {
     Word *words;              /* 2 * BUCKETS */
     int8_t *grid;             /* (prototypes, PADDED): standardised cues in steps of 1 / STEPS */
     int64_t *lengths;         /* (prototypes): their squared lengths, in those steps */
-    float (*likeness)[HEADS]; /* (prototypes) */
+    float *likeness;          /* (HEADS, blocks * BLOCK): zeros behind the last prototype */
+    int blocks;               /* of BLOCK prototypes */
     double *knot_x, *knot_y;
 } Weights;
 
