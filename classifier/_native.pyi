@@ -1,24 +1,20 @@
-"""The classifier's arithmetic, compiled; see classifier/native."""
+# The classifier's arithmetic, compiled: see classifier/native.
 
+# Features of a text, and weights applied to them. `lexicon` is what `features.lexicon_arrays` returns, `weights` the arrays
+# named in `weights.KERNEL_ARRAYS` in single precision, `decay` that of `Weights`. ValueError where sizes differ or prototypes
+# lie off their grid.
 class Kernel:
-    """Features of a text, and weights applied to them.
+    def __init__(self, lexicon: tuple[object, ...], weights: tuple[object, ...] = ..., decay: float = ...) -> None: ...
 
-    `lexicon` is what `features.lexicon_arrays` returns, `weights` the arrays named in `weights.KERNEL_ARRAYS` in single precision,
-    `decay` that of `Weights`. Raises ValueError where sizes differ or prototypes lie off their grid.
-    """
-
-    def __init__(
-        self, lexicon: tuple[object, ...], weights: tuple[object, ...] = ..., decay: float = ...
-    ) -> None: ...
+    # Log length, log n-gram length, log output tokens, spread and score.
     def predict(
         self, user: str, user_chars: float, form: bool, context: bytes | None, request: tuple[float, ...], /
-    ) -> tuple[float, float, float, float, float]:
-        """Log length, log n-gram length, log output tokens, spread and score."""
+    ) -> tuple[float, float, float, float, float]: ...
 
+    # Cues as doubles, and the buckets of words and pairs.
     def measure(
         self, user: str, user_chars: float, form: bool, context: bytes | None, request: tuple[float, ...], /
-    ) -> tuple[bytes, list[int]]:
-        """Cues as doubles, and the buckets of words and pairs."""
+    ) -> tuple[bytes, list[int]]: ...
 
-    def context(self, system: str, /) -> bytes:
-        """The cues of a system prompt at half weight, as `predict` and `measure` take them."""
+    # The cues of a system prompt at half weight, as `predict` and `measure` take them.
+    def context(self, system: str, /) -> bytes: ...
