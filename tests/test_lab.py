@@ -77,7 +77,7 @@ def test_more_memory_than_there_is_is_refused_beforehand(place: Place) -> None:
 def test_engines_are_told_what_they_are(tmp_path: Path) -> None:
     """A speculative engine gets its configuration and tells acceptance per request; both listen on this machine alone."""
     plain = EngineSpec(name="plain").arguments(tmp_path, 1)
-    spec = EngineSpec(name="ngram", speculative_config=NGRAM, threads="1", acceptance=tmp_path / "length")
+    spec = EngineSpec(name="ngram", speculative_config=NGRAM, processors="1", acceptance=tmp_path / "length")
     drafted = spec.arguments(tmp_path, 2)
     environment = spec.environment(tmp_path / "plugins")
 

@@ -89,8 +89,8 @@ async def _measure(arm: Arm, place: str, kept: Kept) -> None:
     if len(kept.of(arm.name)) >= len(asked):
         return
     say(f"engine {place}: {arm.name}")
-    half = specs()[1].threads
-    spec = EngineSpec(name="study", threads=half, speculative_config=arm.config)
+    half = specs()[1].processors
+    spec = EngineSpec(name="study", processors=half, speculative_config=arm.config)
     with engines([spec]) as urls:
         target = endpoint(arm.name, urls["study"])
         await kept.measure([Job(target, one) for one in asked], CONCURRENCY)

@@ -42,10 +42,10 @@ class EngineSpec:
     """One engine: vLLM's settings that matter in the lab.
 
     `speculative_config` is vLLM's own (`NGRAM`, or a draft model's with `method`, `model`, `num_speculative_tokens`), None
-    for an engine that does not speculate. `port` 0 takes a free one. `model` None is the lab's target. `threads` binds the
-    engine to processors ("0", "0-1"), empty leaves it to vLLM. `acceptance` names a file with the acceptance length that the
-    engine shall have, for a configuration with `rejection_sample_method` "synthetic"; it is followed while the engine runs.
-    `flags` are further ones of the server.
+    for an engine that does not speculate. `port` 0 takes a free one. `model` None is the lab's target. `processors`
+    confines the engine to some ("0", "0,1"), empty leaves all to it. `acceptance` names a file with the acceptance length
+    that the engine shall have, for a configuration with `rejection_sample_method` "synthetic"; it is followed while the engine
+    runs. `flags` are further ones of the server.
     """
 
     name: str
@@ -56,7 +56,7 @@ class EngineSpec:
     model: Path | None = None
     served_model: str = SERVED
     kv_cache_gib: int = 1
-    threads: str = ""
+    processors: str = ""
     acceptance: Path | None = None
     flags: tuple[str, ...] = ()
 
@@ -97,8 +97,8 @@ class EngineSpec:
             "HF_HUB_OFFLINE": "1",
             "TRANSFORMERS_OFFLINE": "1",
         }
-        if self.threads:
-            own["VLLM_CPU_OMP_THREADS_BIND"] = self.threads
+        if self.processors:
+            own["VLLM_CPU_OMP_THREADS_BIND"] = self.processors
         if self.acceptance is not None:
             own[dictated.VARIABLE] = str(self.acceptance)
         if plugins is not None:
@@ -134,9 +134,11 @@ def launch(spec: EngineSpec, place: Place, *, log: Path, detached: bool = False)
     port = spec.port or free_port()
     plugins = None if spec.acceptance is None else dictated.install(place.run / "plugins")
     module = "vllm.entrypoints.openai.api_server" if detached else "gateway.measure.lab.served"
+    # vLLM binds only the threads that calculate; what serves them is confined, too, so that engines leave each other alone.
+    confined = ["taskset", "--cpu-list", spec.processors] if spec.processors else []
     with log.open("wb") as written:
         process = subprocess.Popen(
-            [str(place.python), "-m", module, *spec.arguments(model, port)],
+            [*confined, str(place.python), "-m", module, *spec.arguments(model, port)],
             cwd=Path(__file__).resolve().parents[3],
             env=spec.environment(plugins),
             stdin=subprocess.DEVNULL if detached else subprocess.PIPE,

@@ -62,8 +62,8 @@ class Halves:
 def specs() -> list[EngineSpec]:
     """Return the lab's engines: identical but for speculation."""
     halves = Halves.of_machine()
-    baseline = EngineSpec(name="baseline", threads=halves.first)
-    return [baseline, replace(baseline, name="speculative", threads=halves.second, speculative_config=NGRAM)]
+    baseline = EngineSpec(name="baseline", processors=halves.first)
+    return [baseline, replace(baseline, name="speculative", processors=halves.second, speculative_config=NGRAM)]
 
 
 def current(place: Place) -> Session | None:
@@ -131,7 +131,7 @@ def _start(place: Place, port: int, say: Say) -> Session:
 def measured(wanted: Sequence[EngineSpec], urls: Sequence[str]) -> list[FrontPool]:
     """Return the gateway's pools for engines that are up and idle, with their paces."""
     slots = min(spec.max_num_seqs for spec in wanted)
-    apart = Halves.of_machine().apart and len({spec.threads for spec in wanted}) == len(wanted)
+    apart = Halves.of_machine().apart and len({spec.processors for spec in wanted}) == len(wanted)
     found = asyncio.run(paces(urls, model=SERVED, slots=slots, apart=apart))
     return [FrontPool(spec, url, pace) for spec, url, pace in zip(wanted, urls, found, strict=True)]
 

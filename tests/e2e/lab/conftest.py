@@ -76,16 +76,17 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """All engines, starting side by side."""
     halves = Halves.of_machine()
     found = Fleet({}, {}, Place.usual())
-    baseline = EngineSpec(name="baseline", threads=halves.first, flags=EXACT)
-    ngram = replace(baseline, name="speculative", threads=halves.second, speculative_config=NGRAM)
+    baseline = EngineSpec(name="baseline", processors=halves.first, flags=EXACT)
+    ngram = replace(baseline, name="speculative", processors=halves.second, speculative_config=NGRAM)
     # Any token that was written before is taken for a draft, so that there always is one to accept.
     synthetic = {"prompt_lookup_min": 1, "rejection_sample_method": "synthetic", "synthetic_acceptance_length": 4.0}
+    dictated = replace(ngram, processors="", speculative_config={**NGRAM, **synthetic})  # it comes up beside the others
     acceptance = tmp_path_factory.mktemp("dictated") / "acceptance"
     with ExitStack() as ending:
         ending.callback(found.stop)
         found.begin("baseline", baseline)
         found.begin("ngram", ngram)
-        found.begin("dictated", replace(ngram, speculative_config={**NGRAM, **synthetic}, acceptance=acceptance))
+        found.begin("dictated", replace(dictated, acceptance=acceptance))
         yield found
 
 
