@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -66,6 +67,27 @@ def test_an_engine_that_ends_at_once_shows_the_end_of_its_log(place: Place) -> N
     one.stop()
 
     assert began(one.process.pid) is None
+
+
+def test_an_engine_ends_with_whoever_started_it(tmp_path: Path) -> None:
+    """When the other end of its standard input closes, as it does when its owner is killed, the server ends."""
+    package = tmp_path / "vllm" / "entrypoints" / "openai"
+    package.mkdir(parents=True)
+    (package / "api_server.py").write_text("import sys, time; print(sys.argv[1:], flush=True); time.sleep(60)")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gateway.measure.lab.served", "--port", "1"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"['--port', '1']\n"
+    assert process.poll() is None
+    process.stdin.close()
+
+    assert process.wait(20) == -signal.SIGTERM
+    process.stdout.close()
 
 
 def test_more_memory_than_there_is_is_refused_beforehand(place: Place) -> None:
