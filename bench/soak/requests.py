@@ -37,10 +37,10 @@ def run(count: int, *, size: int = _ROUND) -> dict[str, Any]:
             looks.append((number * size, target.rss, target.files))
         seconds = time.monotonic() - began
         rest = _at_rest(target, tasks)
+        warm = looks[len(looks) // 5 :]  # the first fifth warms caches, pools and the allocator up
+        grown = _grown(target, warm[0][2])
         health = target.health_figures()
-    warm = looks[len(looks) // 5 :]  # the first fifth warms caches, pools and the allocator up
     slope = _slope([(done / 100_000, rss) for done, rss, _ in warm])
-    grown = looks[-1][2] - warm[0][2]
     found = {
         "requests": looks[-1][0],
         "failed": failed,
@@ -104,6 +104,15 @@ def _at_rest(target: Target, tasks: int) -> dict[str, int]:
             break
         time.sleep(0.1)
     return {f"leaked_{name}": value for name, value in found.items()}
+
+
+def _grown(target: Target, before: int) -> int:
+    """Return by how many open files it has grown a moment after the last request, when clients' departures are noticed."""
+    for _ in range(50):
+        if target.files <= before:
+            break
+        time.sleep(0.1)
+    return target.files - before
 
 
 def _slope(points: list[tuple[float, float]]) -> float:
