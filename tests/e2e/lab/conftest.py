@@ -1,4 +1,4 @@
-"""Real engines, started once for all tests here and stopped at their end.
+"""Real engines, started once for all tests of this directory and stopped after the last of them.
 
 Where no lab has been built these tests are left out, which the summary says. Under CI=true they are not: there they fail.
 """
@@ -29,7 +29,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line("tests/e2e/lab was left out, as there is no lab here; `make lab` builds it")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def http() -> Iterator[httpx.Client]:
     """A plain client without proxies."""
     with httpx.Client(timeout=120, trust_env=False) as client:
@@ -71,7 +71,7 @@ class Fleet:
 EXACT = ("--dtype", "float32")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """All engines, starting side by side."""
     halves = Halves.of_machine()
@@ -90,21 +90,21 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         yield found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def baseline(fleet: Fleet, http: httpx.Client) -> Engine:
     """The engine that does not speculate."""
     fleet.ready("baseline")
     return Engine(fleet.launched["baseline"].url, http)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def speculative(fleet: Fleet, http: httpx.Client) -> Engine:
     """The engine that speculates by prompt lookup."""
     fleet.ready("ngram")
     return Engine(fleet.launched["ngram"].url, http)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def front(
     fleet: Fleet,
     baseline: Engine,
