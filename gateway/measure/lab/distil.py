@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ from gateway.measure.lab.distil_train import DRAFTS, Texts, Training
 from gateway.measure.lab.engines import EngineSpec
 from gateway.measure.lab.errors import LabError
 from gateway.measure.lab.place import Place
+from gateway.measure.lab.processes import stop
 
 ANSWERING: Final = 0.35  # of the time, unless there is a corpus that is large enough
 LEARNING: Final = (0.36, 0.29)  # of the time, by draft: the larger one learns more slowly
@@ -38,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--minutes: must be above 0")
     place = Place.usual()
     folder = place.root / "drafts"
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a polite end stops vLLM's processes, too
     try:
         place.model(None)
         if args.again:
@@ -78,7 +81,12 @@ def _answer(folder: Path, seconds: float) -> None:
         _say(f"{have} answered tokens are enough")
         return
     command = [sys.executable, "-m", "gateway.measure.lab.distil_corpus", str(folder), str(ANSWERING * seconds)]
-    if subprocess.run(command, env=EngineSpec(name="answers").environment(), check=False).returncode:
+    child = subprocess.Popen(command, env=EngineSpec(name="answers").environment(), start_new_session=True)
+    try:
+        failed = child.wait()
+    finally:  # vLLM's own children outlive a parent that is interrupted
+        stop(child.pid, seconds=10.0, reap=child)
+    if failed:
         raise LabError("the target could not answer; what vLLM says of it stands above")
     _say(f"{tokens(folder)} answered tokens in {len(shards(folder))} batches, after {time.monotonic() - began:.0f} s")
 
