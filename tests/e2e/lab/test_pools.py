@@ -71,7 +71,8 @@ def test_streams_come_from_both_pools(front: Front, pool: str) -> None:
 @POOLS
 def test_the_other_endpoints_reach_both_pools(front: Front, pool: str) -> None:
     """Completions, responses and messages work with their official clients, streamed and whole."""
-    client, route, before = front.openai, {"x-draftlane-route": pool}, len(list(front.lines()))
+    client, ours = front.openai, f"other-endpoints-{pool}"
+    route = {"x-draftlane-route": pool, "x-request-id": ours}
     anthropic = Anthropic(base_url=front.url, api_key=KEY, max_retries=0, timeout=60, default_headers=route)
     completion = client.completions.create(
         model=SERVED, prompt="1, 2, 3, 4, 5,", max_tokens=12, temperature=0, extra_headers=route
@@ -90,7 +91,11 @@ def test_the_other_endpoints_reach_both_pools(front: Front, pool: str) -> None:
     assert completion.choices[0].text.startswith(" 6, 7, 8")
     assert "103, 104" in response.output_text
     assert "103, 104" in message
-    lines = until(lambda: len(found := list(front.lines())[before:]) == 3 and found, 10, "three lines about calls")
+    lines = until(
+        lambda: len(found := [line for line in front.lines() if line["request_id"] == ours]) == 3 and found,
+        10,
+        "three lines about calls",
+    )
     assert {line["pool"] for line in lines} == {pool}
 
 
