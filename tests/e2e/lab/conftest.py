@@ -118,5 +118,5 @@ def front(
         FrontPool(fleet.specs["baseline"], baseline.url, PACE),
         FrontPool(fleet.specs["ngram"], speculative.url, PACE),
     ]
-    with gateway(pools, folder, EXPLORES_NOT) as url:
-        yield Front(url, folder / "gateway.log", http)
+    with gateway(pools, folder, EXPLORES_NOT) as url, ExitStack() as ending:
+        yield Front(url, folder / "gateway.log", http, ending)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,11 +73,14 @@ class Front:
     url: str
     log: Path
     http: httpx.Client
+    ending: ExitStack  # closes what clients were made
 
     @property
     def openai(self) -> OpenAI:
         """The official client, pointed here; it neither waits long nor tries again."""
-        return OpenAI(base_url=f"{self.url}/v1", api_key=KEY, max_retries=0, timeout=60)
+        client = OpenAI(base_url=f"{self.url}/v1", api_key=KEY, max_retries=0, timeout=60)
+        self.ending.callback(client.close)
+        return client
 
     def ask(self, body: dict[str, Any], route: str = "auto", path: str = "/v1/chat/completions") -> httpx.Response:
         """Make a call; `route` is what the client wants."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import httpx
 import pytest
@@ -26,8 +27,8 @@ def steered(
         FrontPool(fleet.specs["baseline"], baseline.url, PACE),
         FrontPool(fleet.specs["dictated"], fleet.launched["dictated"].url, PACE),
     ]
-    with gateway(pools, folder, EXPLORES_NOT) as url:
-        yield Front(url, folder / "gateway.log", http)
+    with gateway(pools, folder, EXPLORES_NOT) as url, ExitStack() as ending:
+        yield Front(url, folder / "gateway.log", http, ending)
 
 
 def chosen(answer: httpx.Response) -> tuple[str, str]:

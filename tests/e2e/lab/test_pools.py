@@ -74,6 +74,7 @@ def test_the_other_endpoints_reach_both_pools(front: Front, pool: str) -> None:
     client, ours = front.openai, f"other-endpoints-{pool}"
     route = {"x-draftlane-route": pool, "x-request-id": ours}
     anthropic = Anthropic(base_url=front.url, api_key=KEY, max_retries=0, timeout=60, default_headers=route)
+    front.ending.callback(anthropic.close)
     completion = client.completions.create(
         model=SERVED, prompt="1, 2, 3, 4, 5,", max_tokens=12, temperature=0, extra_headers=route
     )
