@@ -1,4 +1,4 @@
-"""A plugin of vLLM that lets the CPU engine accept as many drafted tokens as it is told to. For `.lab`'s interpreter.
+"""Lets vLLM's CPU engine accept as many drafted tokens as it is told to: a part of the lab's `plugin`.
 
 vLLM's `rejection_sample_method: synthetic` accepts drafted tokens by a coin instead of by what the target thinks, which is how
 a chosen acceptance is forced on an engine that is otherwise real. In 0.32 the CPU build refuses it ("not yet implemented in
@@ -14,23 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 VARIABLE: Final = "DRAFTLANE_LAB_ACCEPTANCE"
-ENTRY_POINT: Final = "[vllm.general_plugins]\ndraftlane_lab = gateway.measure.lab.dictated:register\n"
 
 
 def register() -> None:
-    """Put the kernel in its place; vLLM calls this in each of its processes, before it chooses kernels."""
+    """Put the kernel in its place, before vLLM chooses kernels."""
     from vllm.utils import cpu_triton_utils as kernels
 
     kernels._rejection_greedy_sample_kernel_impl = _with_synthetic(kernels._rejection_greedy_sample_kernel_impl)
-
-
-def install(folder: Path) -> Path:
-    """Write what makes vLLM find the plugin, for an engine that has the folder on its path; return the folder."""
-    described = folder / "draftlane_lab-1.dist-info"
-    described.mkdir(parents=True, exist_ok=True)
-    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: draftlane-lab\nVersion: 1\n")
-    (described / "entry_points.txt").write_text(ENTRY_POINT)
-    return folder
 
 
 def rates(length: float, window: int) -> list[float]:

@@ -17,7 +17,7 @@ from typing import IO, Final
 
 import httpx
 
-from gateway.measure.lab import dictated
+from gateway.measure.lab import dictated, plugin
 from gateway.measure.lab.errors import LabError
 from gateway.measure.lab.place import SERVED, Place
 from gateway.measure.lab.processes import free_port, stop, tail
@@ -132,7 +132,7 @@ def launch(spec: EngineSpec, place: Place, *, log: Path, detached: bool = False)
     model = place.model(spec.model)
     _require_memory(spec)
     port = spec.port or free_port()
-    plugins = None if spec.acceptance is None else dictated.install(place.run / "plugins")
+    plugins = plugin.install(place.run / "plugins")
     module = "vllm.entrypoints.openai.api_server" if detached else "gateway.measure.lab.served"
     # vLLM binds only the threads that calculate; what serves them is confined, too, so that engines leave each other alone.
     confined = ["taskset", "--cpu-list", spec.processors] if spec.processors else []
