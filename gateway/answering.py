@@ -30,7 +30,7 @@ class Answering:
         connection = self._connection
         assert connection is not None
         if self._task is None:
-            self._task = connection.loop.create_task(self._serve())
+            self._task = connection.loop.create_task(self._serve(connection))
         connection.state.tasks.add(self._task)
         self._call()
 
@@ -43,9 +43,8 @@ class Answering:
         if self._called is not None and not self._called.done():
             self._called.set_result(None)
 
-    async def _serve(self) -> None:
-        connection, task = self._connection, asyncio.current_task()
-        assert connection is not None
+    async def _serve(self, connection: Inbound) -> None:
+        task = asyncio.current_task()
         assert task is not None
         try:
             while not connection.lost:

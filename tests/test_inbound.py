@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import uvicorn
 from harness import until
+from uvicorn.server import ServerState
 
-from gateway.inbound import protocol
+from gateway.inbound import Inbound, protocol
 from gateway.request import LINE
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -273,3 +274,36 @@ async def test_a_body_may_be_written_without_waiting() -> None:
     assert answers == [True, False]
     assert b"chunked\r\n\r\n2\r\nab\r\n" in answer
     assert answer.endswith(b"1\r\n!\r\n0\r\n\r\n")
+
+
+class Nowhere(asyncio.Transport):
+    """A transport of a connection that leads nowhere."""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ARG002
+        """Know nothing of a socket."""
+        return default
+
+    def is_closing(self) -> bool:
+        """Whether it is."""
+        return False
+
+    def close(self) -> None:
+        """Do nothing: the loss is told by the test."""
+
+
+async def test_a_client_that_leaves_at_once_leaves_no_task() -> None:
+    """A connection that is lost in the turn of the loop that brought its request leaves nobody for the server to wait for."""
+    config = uvicorn.Config(echo)
+    config.load()
+    state, loop = ServerState(), asyncio.get_running_loop()
+    problems: list[Any] = []
+    loop.set_exception_handler(lambda _, context: problems.append(context))
+    connection = Inbound(config, state, {}, loop)
+    connection.connection_made(Nowhere())
+    connection.data_received(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    connection.connection_lost(None)
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+    assert state.tasks == set()
+    assert problems == []

@@ -155,13 +155,17 @@ observations_path = "{kept}"
 def workers(config: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run `draftlane serve` with two workers; yield the supervisor and its address."""
     command = [sys.executable, "-m", "gateway", "serve", "--config", str(config)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as supervisor:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as supervisor:
         assert supervisor.stderr is not None
         try:
             line = next(line for line in supervisor.stderr if "serving demo on" in line)
             yield supervisor, line.split()[-1]
         finally:
             supervisor.terminate()
+            try:
+                supervisor.wait(30)
+            except subprocess.TimeoutExpired:  # workers that have just been killed may still be starting again
+                os.killpg(supervisor.pid, signal.SIGKILL)
 
 
 def until(holds: Callable[[], bool]) -> None:
