@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -40,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parts = args.parts or ["families", "routing"]
     if unknown := sorted(set(parts) - PARTS.keys()):
         parser.error(f"PART: there is no {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that engines and gateways end with this, too
     try:
         for part in parts:
             _run(part, args.out, quick=args.quick, again=args.again)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -44,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.command == "up" and not 0 <= args.port <= 65533:
         parser.error("--port: must be 0 or a port whose two successors are ports too")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is stopped again
     try:
         return {"up": _up, "down": _down, "status": _status}[args.command](args)
     except (LabError, OSError) as error:
