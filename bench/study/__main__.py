@@ -41,7 +41,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parts = args.parts or ["families", "routing"]
     if unknown := sorted(set(parts) - PARTS.keys()):
         parser.error(f"PART: there is no {', '.join(unknown)}; there are {', '.join(PARTS)}")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that engines and gateways end with this, too
     try:
         for part in parts:
             _run(part, args.out, quick=args.quick, again=args.again)
@@ -65,4 +64,5 @@ def _run(part: str, folder: Path, *, quick: bool, again: bool) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what was started ends with this, too
     sys.exit(main())

@@ -45,7 +45,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.command == "up" and not 0 <= args.port <= 65533:
         parser.error("--port: must be 0 or a port whose two successors are ports too")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is stopped again
     try:
         return {"up": _up, "down": _down, "status": _status}[args.command](args)
     except (LabError, OSError) as error:
@@ -84,4 +83,5 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what was started ends with this, too
     sys.exit(main())

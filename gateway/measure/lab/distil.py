@@ -40,7 +40,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--minutes: must be above 0")
     place = Place.usual()
     folder = place.root / "drafts"
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a polite end stops vLLM's processes, too
     try:
         place.model(None)
         if args.again:
@@ -101,4 +100,5 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what was started ends with this, too
     sys.exit(main())
