@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,11 @@ import pytest
 
 from bench import gate, machine, native
 from bench.figures import DIRECT, Figure, Run, faults, headline, markdown, summarise
-from bench.native import Load
+from bench.native import Load, LoadError
 from bench.overhead import expected_answers
 from bench.prompts import http_request, request_body, text
+from bench.soak import streams
+from bench.soak.__main__ import told
 from bench.systems import Absent, debian
 
 
@@ -148,3 +152,45 @@ def test_the_load_generator_sees_every_byte(tmp_path: Path) -> None:
             assert (seen.requests, seen.failed, seen.differing) == (20, 0, 0)
             assert seen.events == (20 * 203 if stream else 0)
             assert (other.requests, other.differing) == (1, 1)
+
+
+def test_the_load_generator_says_why_it_failed(tmp_path: Path) -> None:
+    """Where nobody listens it ends with the reason; where connections only end it counts them and keeps the first reason."""
+    if shutil.which("cc") is None:
+        return
+    core, file = min(os.sched_getaffinity(0)), tmp_path / "file"
+    file.write_bytes(b"GET / HTTP/1.1\r\n\r\n")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def close_two() -> None:
+            for _ in range(2):
+                listener.accept()[0].close()
+
+        closing = threading.Thread(target=close_two)
+        closing.start()
+        seen = native.load(core, port, connections=2, per_connection=1, request=file, expected=file)
+        closing.join()
+    with pytest.raises(LoadError, match=f"cannot connect to 127.0.0.1:{port}: Connection refused"):
+        native.load(core, port, connections=2, per_connection=1, request=file, expected=file)
+
+    assert (seen.requests, seen.failed) == (0, 2)
+    assert "connection closed" in seen.failure or "reset" in seen.failure
+
+
+@pytest.mark.parametrize("error", [LoadError("why"), ConnectionRefusedError("why"), EOFError("why")])
+def test_a_soak_that_cannot_go_on_says_why(error: Exception) -> None:
+    """A generator that failed, or a gateway that is gone, is a finding like any other, not a traceback."""
+
+    def run() -> dict[str, Any]:
+        raise error
+
+    assert told(run) == {"ok": False, "failure": "why"}
+
+
+def test_streams_that_never_end_have_figures() -> None:
+    """When the generator gave up before the first answer, rates are zero and its reason is told."""
+    found = streams.figures(load(seconds=0.0, failed=7, failure="not a byte came for 20 s"), 1.5)
+
+    assert (found["failed"], found["events_per_second"], found["cpu_share"]) == (7, 0, 0.0)
+    assert found["failure"] == "not a byte came for 20 s"

@@ -20,9 +20,16 @@ HERE: Final = Path(__file__).parent
 BUILT: Final = HERE.parent / ".cache" / "native"
 
 
+class LoadError(Exception):
+    """The load generator could not do its work, as when nobody listens; the message says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one run of the load generator saw; times are microseconds, `seconds` is the run's length."""
+    """What one run of the load generator saw; times are microseconds.
+
+    `seconds` is the time to the end of the last answer, 0 when none has ended; `failure` says what the first one failed of.
+    """
 
     requests: int
     failed: int
@@ -78,7 +85,14 @@ def load(
     per_connection: int = 0,
     spread_ms: float = 0.0,
 ) -> Load:
-    """Run the load generator on a core to its end; see load.c for the arguments."""
+    """Run the load generator on a core to its end; see load.c for the arguments.
+
+    Raises:
+        LoadError: it could not connect, or ended in another way without figures.
+    """
     numbers = (port, connections, seconds, per_connection, spread_ms)
     command = [str(build("load")), *map(str, numbers), str(request), str(expected)]
-    return Load(**json.loads(subprocess.run(pinned(core, command), check=True, capture_output=True, text=True).stdout))
+    ended = subprocess.run(pinned(core, command), check=False, capture_output=True, text=True)
+    if ended.returncode:
+        raise LoadError(ended.stderr.strip() or f"the load generator ended with {ended.returncode}")
+    return Load(**json.loads(ended.stdout))

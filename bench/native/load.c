@@ -4,7 +4,8 @@
  *
  * Sends the bytes of file REQUEST over and over on CONNECTIONS connections to 127.0.0.1:PORT, for SECONDS or until each connection has
  * made PER_CONNECTION requests (0: no such end); connections start evenly over SPREAD_MS. Every body is compared with file EXPECTED.
- * One process, one thread, epoll. Prints one JSON object: counts, and latencies in microseconds. A stream's events are counted by their
+ * A run in which no byte comes for STALL_SECONDS ends, with `failure` saying so; one that cannot connect says why on stderr and ends
+ * with 1. One process, one thread, epoll. Prints one JSON object: counts, and latencies in microseconds. A stream's events are counted by their
  * blank lines; `alone` are those that came in a read of their own, `gaps` the times between a stream's events as reads saw them.
  */
 #define _GNU_SOURCE
@@ -38,7 +39,7 @@ static Bytes request, expected;
 static Samples latencies, firsts, gaps;
 static long complete, failed, differing, events, alone, bytes;
 static int port, poller, per_connection;
-static int64_t stop_at, last_progress;
+static int64_t stop_at, last_end, last_byte; /* of an answer */
 static char failure[256];
 
 static int64_t now_ns(void) {
@@ -86,12 +87,19 @@ static void push(Connection *c) {
     }
 }
 
+static void give_up(const char *why) {
+    fprintf(stderr, "cannot connect to 127.0.0.1:%d: %s, after %ld whole answers and %ld failed ones", port, why, complete, failed);
+    if (*failure) fprintf(stderr, ", the first of which: %s", failure);
+    fputc('\n', stderr);
+    exit(1);
+}
+
 static void begin(Connection *c) {
     if (c->fd < 0) {
         struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
         int one = 1;
         c->fd = socket(AF_INET, SOCK_STREAM, 0);
-        if (connect(c->fd, (struct sockaddr *)&to, sizeof to)) { perror("connect"); exit(1); }
+        if (c->fd < 0 || connect(c->fd, (struct sockaddr *)&to, sizeof to)) give_up(strerror(errno));
         setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
         fcntl(c->fd, F_SETFL, O_NONBLOCK);
         watch(c, EPOLL_CTL_ADD, EPOLLIN);
@@ -107,7 +115,7 @@ static void begin(Connection *c) {
 
 static void end(Connection *c, const char *why) {
     int64_t now = now_ns();
-    last_progress = now;
+    last_end = now;
     c->busy = 0;
     c->requests++;
     if (why) {
@@ -202,7 +210,8 @@ static void readable(Connection *c) {
         else end(c, got ? strerror(errno) : "connection closed");
         return;
     }
-    int in_this_read = 0, whole = parse(c, buffer, got, &in_this_read, now_ns());
+    last_byte = now_ns();
+    int in_this_read = 0, whole = parse(c, buffer, got, &in_this_read, last_byte);
     alone += in_this_read == 1;
     if (whole < 0) end(c, "not HTTP");
     else if (whole) {
@@ -215,7 +224,7 @@ static void readable(Connection *c) {
 static void report(int64_t began) {
     Samples *all[] = {&latencies, &firsts, &gaps};
     const char *names[] = {"latency", "first", "gap"};
-    double seconds = (last_progress - began) / 1e9;
+    double seconds = (last_end - began) / 1e9;
     printf("{\"requests\": %ld, \"failed\": %ld, \"differing\": %ld, \"seconds\": %.6f, \"events\": %ld, \"alone\": %ld, \"bytes\": %ld",
            complete, failed, differing, seconds, events, alone, bytes);
     for (int i = 0; i < 3; i++) {
@@ -238,7 +247,7 @@ int main(int count, char **args) {
     Connection *all = calloc(n, sizeof *all);
     int64_t began = now_ns(), spread = atof(args[5]) * 1e6;
     stop_at = began + (int64_t)(atof(args[3]) * 1e9);
-    last_progress = began;
+    last_end = last_byte = began;
     for (int i = 0; i < n; i++) all[i].fd = -1, all[i].start_at = began + spread * i / n;
     struct epoll_event ready[256];
     while (1) {
@@ -247,9 +256,12 @@ int main(int count, char **args) {
         int busy = started < n;
         for (int i = 0; i < n && !busy; i++) busy = all[i].busy;
         if (!busy) break;
-        if (now - last_progress > STALL_SECONDS * 1000000000LL) {
-            for (int i = 0; i < started; i++) failed += all[i].busy;
-            snprintf(failure, sizeof failure, "no answer completed for %d s", STALL_SECONDS);
+        if (now - last_byte > STALL_SECONDS * 1000000000LL) {
+            int waiting = 0;
+            for (int i = 0; i < started; i++) waiting += all[i].busy;
+            failed += waiting;
+            snprintf(failure, sizeof failure, "not a byte came for %d s; %d of %d connections waited for an answer",
+                     STALL_SECONDS, waiting, n);
             break;
         }
         int got = epoll_wait(poller, ready, 256, started < n ? 1 : 1000);

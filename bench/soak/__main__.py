@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from bench import native
 from bench.soak import idle, requests, streams
 
 
@@ -27,11 +29,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     kinds.add_parser("requests", help="very many requests").add_argument("--count", type=int, default=200_000)
     args = parser.parse_args(argv)
     if args.kind == "streams":
-        found = streams.run(args.count, args.rate, args.seconds)
+        found = told(lambda: streams.run(args.count, args.rate, args.seconds))
     else:
-        found = (idle if args.kind == "idle" else requests).run(args.count)
+        found = told(lambda: (idle if args.kind == "idle" else requests).run(args.count))
     print(json.dumps(found))
     return 0 if found["ok"] else 1
+
+
+def told(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what a kind of load has found; of one that could not go on, why."""
+    try:
+        return run()
+    except (native.LoadError, OSError, EOFError) as error:  # a gateway that is gone is an OSError or an end of file
+        return {"ok": False, "failure": str(error) or type(error).__name__}
 
 
 if __name__ == "__main__":

@@ -17,7 +17,11 @@ _REQUEST = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 def run(count: int) -> dict[str, Any]:
-    """Keep so many connections open that have each been answered once, and measure calls beside them."""
+    """Keep so many connections open that have each been answered once, and measure calls beside them.
+
+    Raises:
+        LoadError: the gateway could not be reached.
+    """
     cores = Cores.available()
     with (
         tempfile.TemporaryDirectory(prefix="dl-") as directory,
@@ -25,6 +29,8 @@ def run(count: int) -> dict[str, Any]:
         gateway(cores.measured, engine) as target,
     ):
         files = Files.of(Path(directory), engine, stream=False)
+
+        failures: list[str] = []
 
         def latency() -> float:
             load = native.load(
@@ -35,13 +41,15 @@ def run(count: int) -> dict[str, Any]:
                 expected=files.expected,
                 per_connection=300,
             )
+            if load.failure:
+                failures.append(load.failure)
             return round(load.latency_p50 / 1000, 3)
 
         alone = latency()
         found = asyncio.run(_beside(target, count, latency))
-    found["json_ms_p50_alone"] = alone
+    found |= {"json_ms_p50_alone": alone, "failure": "; ".join(failures)}
     kept = found["still_open"] == count
-    return {**found, "ok": kept and found["health_seconds_max"] <= MOST_HEALTH_SECONDS}
+    return {**found, "ok": kept and not failures and found["health_seconds_max"] <= MOST_HEALTH_SECONDS}
 
 
 async def _beside(target: Target, count: int, latency: Any) -> dict[str, Any]:

@@ -23,7 +23,11 @@ _KEPT: Final = 2 * _CONNECTIONS + _LEAVING  # connections to the engine that may
 
 
 def run(count: int, *, size: int = _ROUND) -> dict[str, Any]:
-    """Send so many requests in rounds of `size`; of JSON, of short streams, and of streams whose client leaves."""
+    """Send so many requests in rounds of `size`; of JSON, of short streams, and of streams whose client leaves.
+
+    Raises:
+        LoadError: the gateway could not be reached.
+    """
     cores = Cores.available()
     with (
         tempfile.TemporaryDirectory(prefix="dl-") as directory,
@@ -32,9 +36,9 @@ def run(count: int, *, size: int = _ROUND) -> dict[str, Any]:
     ):
         tasks = target.state()["tasks"]
         files = {kind: Files.of(Path(directory), engine, stream=kind == "stream") for kind in ("json", "stream")}
-        began, looks, failed = time.monotonic(), list[tuple[int, float, int]](), 0
+        began, looks, loads = time.monotonic(), list[tuple[int, float, int]](), list[native.Load]()
         for number in range(1, max(2, count // size) + 1):
-            failed += _round(cores, target, files, size, number)
+            loads += _round(cores, target, files, size, number)
             looks.append((number * size, target.rss, target.files))
         seconds = time.monotonic() - began
         rest = _at_rest(target, tasks)
@@ -42,9 +46,11 @@ def run(count: int, *, size: int = _ROUND) -> dict[str, Any]:
         grown = _grown(target, warm[0][2])
         health = target.health_figures()
     slope = _slope([(done / 100_000, rss) for done, rss, _ in warm])
+    failed = sum(load.failed + load.differing for load in loads)
     found = {
         "requests": looks[-1][0],
         "failed": failed,
+        "failure": next((load.failure for load in loads if load.failure), ""),
         "requests_per_second": round(looks[-1][0] / seconds),
         "rss_mib": [round(rss, 1) for _, rss, _ in looks],
         "rss_mib_per_100k": round(slope, 2),
@@ -56,11 +62,11 @@ def run(count: int, *, size: int = _ROUND) -> dict[str, Any]:
     return {**found, "ok": not failed and slope <= MOST_MIB_PER_100K and clean}
 
 
-def _round(cores: Cores, target: Target, files: dict[str, Files], size: int, seed: int) -> int:
-    """Run the three kinds side by side; return how many requests did not get the right answer."""
+def _round(cores: Cores, target: Target, files: dict[str, Files], size: int, seed: int) -> list[native.Load]:
+    """Run the three kinds side by side; return what those saw that stay until their answers end."""
 
-    def loaded(kind: str) -> int:
-        load = native.load(
+    def loaded(kind: str) -> native.Load:
+        return native.load(
             cores.load,
             target.port,
             connections=_CONNECTIONS,
@@ -68,14 +74,13 @@ def _round(cores: Cores, target: Target, files: dict[str, Files], size: int, see
             expected=files[kind].expected,
             per_connection=round(size * _SHARES[kind] / _CONNECTIONS),
         )
-        return load.failed + load.differing
 
     leaving = round(size * _SHARES["leaving"])
     with ThreadPoolExecutor(3) as threads:
         work = [threads.submit(loaded, kind) for kind in ("json", "stream")]
         left = threads.submit(asyncio.run, _leave(target.port, files["stream"].request.read_bytes(), leaving, seed))
         left.result()
-        return sum(each.result() for each in work)
+        return [each.result() for each in work]
 
 
 async def _leave(port: int, request: bytes, count: int, seed: int) -> None:
