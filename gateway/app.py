@@ -31,9 +31,11 @@ from gateway.log import CallLog
 from gateway.metrics import Metrics, Share
 from gateway.metrics.share import CONTENT_TYPE
 from gateway.mirror import Mirror
+from gateway.orders import Orders
 from gateway.pipeline import Live, Pipeline
 from gateway.pools import Pools
 from gateway.quotas import Quotas
+from gateway.restart import needs_restart
 from gateway.routing import REASONS, Curves, Settings
 from gateway.routing.guards import GUARDS
 from gateway.routing.thresholds import Thresholds
@@ -53,7 +55,7 @@ class Gateway:
         path: the file that a reload reads; without one there is nothing to reload.
         embedded: origins of embedded engines by pool, started by the caller.
         env: where named secrets are looked up.
-        share: where several worker processes leave their metrics for one another.
+        share: where several worker processes leave their metrics, and what they were told, for one another.
         admin_port: the port that alone serves operators, where they have their own.
     """
 
@@ -84,6 +86,7 @@ class Gateway:
         )
         live = _build(config, env, self.metrics, self._quotas)
         self.pipeline = Pipeline(live)
+        self._orders = None if share is None else Orders(share.folder, live, self._take_over)
         self._call_log = CallLog() if config.server.log == "json" else None
         sinks: list[Sink] = [self.metrics.finished, live.learning, live.conversations]
         if self._call_log is not None:
@@ -104,6 +107,8 @@ class Gateway:
             live, self.metrics, store=self._store, quotas=self._quotas, share=self._share, add_sink=self._add_sink
         )
         await self._beside.start()
+        if self._orders is not None:
+            self._orders.start()
         if self.on_start is not None:
             self.on_start()
         gc.collect()
@@ -113,6 +118,8 @@ class Gateway:
     async def stop(self) -> None:
         """Stop it again; calls that still run are cut."""
         await self.pipeline.live.mirror.stop()
+        if self._orders is not None:
+            await self._orders.stop()
         if self._beside is not None:
             await self._beside.stop()
         if self._call_log is not None:
@@ -128,12 +135,24 @@ class Gateway:
         self.draining = True
 
     def reload(self) -> list[str]:
-        """Read the configuration file again; return its problems, in which case nothing has changed."""
+        """Read the configuration file again, for all workers; return its problems, in which case nothing has changed."""
+        return self._reload() if self._orders is None else self._orders.reload(self._reload)
+
+    def switch(self, pool: str, *, enabled: bool) -> None:
+        """Switch a pool on or off, for all workers."""
+        found = self.pipeline.live.pools[pool]
+        if self._orders is None:
+            found.enabled = enabled
+        else:
+            self._orders.switch(found, enabled=enabled)
+
+    def _reload(self) -> list[str]:
         if self._path is None:
             return ["there is no configuration file to reload"]
         try:
             config = load(self._path, self._env)
-            problems = [*self._needs_restart(config), *tls.problems(config)]
+            running = self.pipeline.live.config
+            problems = [*needs_restart(config, running, self._embedded), *tls.problems(config)]
         except ConfigError as error:
             problems = error.problems
         if problems:
@@ -146,23 +165,12 @@ class Gateway:
         _log.warning("reloaded %s", self._path)
         return []
 
-    def _needs_restart(self, config: Config) -> list[str]:
-        """Return what a running process cannot change."""
-        running = self.pipeline.live.config
-        found = [
-            f"{section}.{name}: changing it needs a restart"
-            for section, names in _FIXED.items()
-            for name in names
-            if getattr(getattr(config, section), name) != getattr(getattr(running, section), name)
-        ]
-        for index, pool in enumerate(config.pools):
-            if pool.embedded is not None and len(self._embedded.get(pool.name, ())) != pool.embedded.replicas:
-                found.append(f"pool[{index}].embedded: starting or stopping embedded engines needs a restart")
-        return found + [
-            f"{section}: changing it needs a restart"
-            for section in ("classifier", "store")
-            if getattr(config, section) != getattr(running, section)
-        ]
+    def _take_over(self, config: Config) -> None:
+        """Put into force what another worker has checked; its certificates may be new where it is not."""
+        if config.digest != self.pipeline.live.config.digest:
+            self._apply(config)
+        if self.on_reload is not None:
+            self.on_reload()
 
     def _apply(self, config: Config) -> None:
         live = self.pipeline.live
@@ -278,24 +286,6 @@ def _build(config: Config, env: Mapping[str, str], metrics: Metrics, quotas: Quo
         clock=time.monotonic,
         chance=random.Random(seed).random,
     )
-
-
-# What the listener was made with.
-_FIXED = {
-    "server": (
-        "host",
-        "port",
-        "workers",
-        "admin_port",
-        "cors_origins",
-        "tls_cert",
-        "tls_key",
-        "log",
-        "drain_seconds",
-        "traces",
-    ),
-    "limits": ("max_header_bytes", "header_seconds"),
-}
 
 
 def _settings(config: Config) -> Settings:

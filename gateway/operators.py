@@ -110,7 +110,7 @@ def _admin(gateway: Gateway) -> APIRouter:
         pools = gateway.pipeline.live.pools
         if name not in pools or switch not in ("enable", "disable"):
             raise NotFound(f"No pool '{name[:100]}' to {switch[:20]}; say enable or disable.", code="unknown_pool")
-        pools[name].enabled = switch == "enable"
+        gateway.switch(name, enabled=switch == "enable")
         return {"pool": name, "enabled": pools[name].enabled}
 
     return router

@@ -135,6 +135,12 @@ BAD: dict[str, tuple[str, str, str]] = {
         "server.drain_seconds: changing it needs a restart",
     ),
     "other heads": ("[limits]", "[limits]\nheader_seconds = 1.0", "limits.header_seconds: changing it needs a restart"),
+    "other clients' certificates": (
+        "port = 0",
+        'port = 0\ntls_cert = "a.pem"\ntls_key = "b.pem"\ntls_client_ca = "c.pem"',
+        "server.tls_client_ca: changing it needs a restart",
+    ),
+    "another seed": ("[limits]", "[routing]\nseed = 3\n[limits]", "routing.seed: changing it needs a restart"),
     "another store": (
         "[limits]",
         '[store]\nkind = "sqlite"\npath = "x.db"\n[limits]',

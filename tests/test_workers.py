@@ -73,12 +73,18 @@ class Fleet:
 
     process: subprocess.Popen[bytes]
     port: int
+    file: Path
 
     def get(self, path: str) -> httpx.Response:
         """Ask as an operator."""
         return httpx.get(
             f"http://127.0.0.1:{self.port}{path}", headers={"authorization": "Bearer admin key"}, timeout=20
         )
+
+    def post(self, path: str) -> None:
+        """Tell as an operator, whichever worker takes it."""
+        url, key = f"http://127.0.0.1:{self.port}{path}", {"authorization": "Bearer admin key"}
+        assert httpx.post(url, headers=key, timeout=20).status_code == 200
 
     def call(self, number: int) -> None:
         """Ask for an answer, on whatever worker."""
@@ -119,7 +125,7 @@ def _fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         command = [sys.executable, "-m", "gateway", "serve", "--config", str(folder / "config.toml")]
         process = subprocess.Popen(command, stderr=log, stdout=log)
         try:
-            fleet = Fleet(process, port)
+            fleet = Fleet(process, port, folder / "config.toml")
             eventually(lambda: len(fleet.states()) == 2, 60.0)
             yield fleet
         finally:
@@ -158,6 +164,43 @@ def test_a_killed_worker_is_replaced_and_its_counts_stay(fleet: Fleet) -> None:
     eventually(lambda: len(fleet.states()) == 2 and killed not in fleet.states())
 
     assert fleet.counted() >= CALLS
+
+
+def test_a_switch_is_thrown_for_all_workers(fleet: Fleet) -> None:
+    """Whichever worker is told to take a pool out, or to bring it back, soon all have done so."""
+    for order, enabled in (("disable", False), ("enable", True)):
+        fleet.post(f"/draftlane/pools/speculative/{order}")
+        eventually(lambda: {state["pools"][0]["enabled"] for state in fleet.states().values()} == {enabled})  # noqa: B023
+
+
+def test_a_reload_is_one_of_all_workers_and_of_those_to_come(fleet: Fleet) -> None:
+    """A file that one worker was told to reload is in force in all, and in one that is started again, switches included.
+
+    That it has been edited since, and not reloaded, changes nothing.
+    """
+
+    def in_force() -> set[tuple[str, bool, int]]:
+        return {
+            (state["config"], state["pools"][0]["enabled"], state["pools"][0]["slots"])
+            for state in fleet.states().values()
+        }
+
+    good = fleet.file.read_text()
+    ((before, _, _),) = in_force()
+    fleet.file.write_text(good.replace("slots = 16", "slots = 24"))
+    fleet.post("/draftlane/reload")
+    fleet.post("/draftlane/pools/speculative/disable")
+    eventually(lambda: {found[1:] for found in in_force()} == {(False, 24)})
+    ((told, _, _),) = in_force()
+
+    fleet.file.write_text(good.replace("slots = 16", "slots = 32"))
+    killed = next(iter(fleet.states()))
+    os.kill(killed, signal.SIGKILL)
+    eventually(lambda: len(fleet.states()) == 2 and killed not in fleet.states())
+
+    assert told != before
+    assert in_force() == {(told, False, 24)}
+    fleet.post("/draftlane/pools/speculative/enable")
 
 
 def test_workers_end_with_their_supervisor(fleet: Fleet) -> None:
