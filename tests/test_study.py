@@ -46,6 +46,8 @@ def test_ratios_of_made_up_calls_are_exact() -> None:
 
     assert found.tpot is not None
     assert (found.tpot.value, found.tpot.low, found.tpot.high) == pytest.approx((0.5, 0.5, 0.5))
+    assert found.ttft is not None
+    assert (found.ttft.value, found.ttft.low, found.ttft.high) == pytest.approx((1.0, 1.0, 1.0))
     assert (found.first.tpot_ms, found.second.tpot_ms) == pytest.approx((40.0, 20.0))
     assert found.first.step_ms == pytest.approx(40.0)
     assert found.second.acceptance == pytest.approx(2.0)
@@ -112,9 +114,9 @@ async def test_families_are_measured_once_and_gone_on_with(tmp_path: Path) -> No
 
         assert len(lines) == 1 + 2 * 40
         assert len(baseline.engine.record) + len(speculative.engine.record) == before + 5
-    assert set(found) == {*(family.name for family in FAMILIES), figures.ALL}
+    assert list(found) == [*(family.name for family in FAMILIES), "predictable", "open", figures.ALL]
     assert found["sequence"].second.acceptance > found["story"].second.acceptance >= 1.0
-    assert families._shown(case, found).count("\n") == 2 + 1 + 9
+    assert families._shown(case, found).count("\n") == 2 + 1 + 11
     with pytest.raises(Exception, match="holds results of another run"):
         Kept(path, {"study": "other"})
 

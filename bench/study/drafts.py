@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from bench.study.figures import ALL, Pair, by_family, pair, shown, table
+from bench.study.figures import ALL, Pair, by_group, pair, shown, table
 from bench.study.load import Job
-from bench.study.prompts import FAMILIES, requests
+from bench.study.prompts import FAMILIES, KINDS, requests
 from bench.study.routing import replace_body
 from bench.study.stand import Kept, endpoint, engines, say
 from gateway.measure.lab.engines import NGRAM, EngineSpec
@@ -68,15 +67,17 @@ def run(folder: Path, *, quick: bool = False) -> dict[str, Any]:
     with Kept(folder / "drafts.jsonl", {"study": "drafts", "drafts": made}) as kept:
         for number, arm in enumerate(wanted, 1):
             asyncio.run(_measure(arm, f"{number} of {len(wanted)}", kept))
-        base = by_family([*kept.of("baseline"), *kept.of("baseline again")])
+        base = by_group([*kept.of("baseline"), *kept.of("baseline again")], KINDS)
         found = {
-            arm.name: {family: pair(base[family], samples) for family, samples in by_family(kept.of(arm.name)).items()}
+            arm.name: {
+                group: pair(base[group], samples) for group, samples in by_group(kept.of(arm.name), KINDS).items()
+            }
             for arm in wanted
         }
     print(_shown(found, made))
     return {
         "drafts": made,
-        "arms": {name: {family: asdict(one) for family, one in pairs.items()} for name, pairs in found.items()},
+        "arms": {name: {group: asdict(one) for group, one in pairs.items()} for name, pairs in found.items()},
     }
 
 
@@ -97,7 +98,7 @@ async def _measure(arm: Arm, place: str, kept: Kept) -> None:
 
 
 def _shown(found: dict[str, dict[str, Pair]], made: dict[str, Any]) -> str:
-    kinds = {"predictable": _of("predictable"), "open": _of("open")}
+    kinds = tuple(dict.fromkeys(KINDS.values()))
     head = (
         "engine",
         "ms/token",
@@ -114,8 +115,8 @@ def _shown(found: dict[str, dict[str, Pair]], made: dict[str, Any]) -> str:
             (
                 *(name, f"{every.second.tpot_ms:.1f}", f"{every.second.step_ms:.1f}", f"{every.second.acceptance:.2f}"),
                 shown(every.tpot),
-                *(_mean(pairs, names) for names in kinds.values()),
-                ", ".join(f"{family} {one.second.acceptance:.2f}" for family, one in pairs.items() if family != ALL),
+                *(shown(pairs[kind].tpot) for kind in kinds),
+                ", ".join(f"{family} {pairs[family].second.acceptance:.2f}" for family in KINDS if family in pairs),
             )
         )
     told = "\n".join(
@@ -124,13 +125,3 @@ def _shown(found: dict[str, dict[str, Pair]], made: dict[str, Any]) -> str:
         for name, facts in made.items()
     )
     return f"### Drafts and windows, {CONCURRENCY} at once, temperature 0\n\n{table(head, rows)}\n\n{told}\n"
-
-
-def _of(kind: str) -> Sequence[str]:
-    return [family.name for family in FAMILIES if family.kind == kind]
-
-
-def _mean(pairs: dict[str, Pair], names: Sequence[str]) -> str:
-    """Return the mean over families of the ratio of milliseconds per token."""
-    ratios = [pairs[name].second.tpot_ms / pairs[name].first.tpot_ms for name in names if name in pairs]
-    return f"{sum(ratios) / len(ratios):.2f}" if ratios else "—"

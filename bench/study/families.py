@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bench.study.figures import ALL, Pair, by_family, pair, shown, table
+from bench.study.figures import ALL, Pair, by_group, pair, shown, table
 from bench.study.load import Job
-from bench.study.prompts import FAMILIES, requests
+from bench.study.prompts import FAMILIES, KINDS, requests
 from bench.study.stand import POOLS, Kept, endpoint, engines, say
 from gateway.measure.lab.place import SERVED
 
@@ -26,6 +26,8 @@ STUDY: Final = {
     "summary": "—",
     "open chat": "45 → 45",
     "story": "45 → 45",
+    "predictable": "45 → 15",
+    "open": "45 → 45",
     ALL: "—",
 }
 
@@ -44,7 +46,7 @@ class Case:
         return f"c{self.concurrency} t{self.temperature:g}"
 
 
-CASES: Final = (Case(4, 0.0, 2), Case(1, 0.0, 1), Case(16, 0.0, 2), Case(4, 1.0, 2))  # the study's own first
+CASES: Final = (Case(4, 0.0, 3), Case(16, 0.0, 2), Case(4, 1.0, 1))  # the study's own first
 QUICK: Final = (Case(4, 0.0, 1), Case(16, 0.0, 1))
 
 
@@ -70,21 +72,21 @@ async def _measure(cases: tuple[Case, ...], urls: dict[str, str], kept: Kept) ->
 
 
 def _figures(kept: Kept, case: Case) -> dict[str, Pair]:
-    first, second = (by_family(kept.of(f"{name} {case.name}")) for name in POOLS)
-    names = [*(family.name for family in FAMILIES), ALL]
+    first, second = (by_group(kept.of(f"{name} {case.name}"), KINDS) for name in POOLS)
+    names = [*(family.name for family in FAMILIES), *dict.fromkeys(KINDS.values()), ALL]
     return {name: pair(first[name], second[name]) for name in names if name in first and name in second}
 
 
 def _shown(case: Case, pairs: dict[str, Pair]) -> str:
     head = (
-        *("family", "ms/token without", "with draft", "ratio (95 %)", "tokens/step", "TTFT ms", "with draft"),
-        *("E2E ratio", "same answer", "study, ms/token"),
+        *("family", "ms/token without", "with draft", "ratio (95 %)", "E2E ratio", "tokens/step", "TTFT ms"),
+        *("with draft", "TTFT ratio", "same answer", "study, ms/token"),
     )
     rows = [
         (
             *(name, f"{one.first.tpot_ms:.1f}", f"{one.second.tpot_ms:.1f}", shown(one.tpot)),
-            *(f"{one.second.acceptance:.2f}", f"{one.first.ttft_ms:.0f}", f"{one.second.ttft_ms:.0f}", shown(one.e2e)),
-            *(f"{one.equal:.0%}", STUDY[name]),
+            *(shown(one.e2e), f"{one.second.acceptance:.2f}", f"{one.first.ttft_ms:.0f}", f"{one.second.ttft_ms:.0f}"),
+            *(shown(one.ttft), f"{one.equal:.0%}", STUDY[name]),
         )
         for name, one in pairs.items()
     ]

@@ -30,10 +30,11 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A group of prompts on two pools: each one's figures, and the second's decode time and E2E over the first's."""
+    """A group of prompts on two pools: each one's figures, and the second's TTFT, decode time and E2E over the first's."""
 
     first: Pool
     second: Pool
+    ttft: Estimate | None
     tpot: Estimate | None
     e2e: Estimate | None
     equal: float  # share of answers that are the same, to the last character
@@ -58,8 +59,9 @@ def pair(first: Sequence[Sample], second: Sequence[Sample]) -> Pair:
     return Pair(
         pool(first),
         pool(second),
-        resamples.estimate(lambda sums: (sums[..., 3] / sums[..., 4]) / (sums[..., 0] / sums[..., 1])),
-        resamples.estimate(lambda sums: sums[..., 5] / sums[..., 2]),
+        resamples.estimate(lambda sums: sums[..., 7] / sums[..., 3]),
+        resamples.estimate(lambda sums: (sums[..., 4] / sums[..., 5]) / (sums[..., 0] / sums[..., 1])),
+        resamples.estimate(lambda sums: sums[..., 6] / sums[..., 2]),
         _equal(first, second),
     )
 
@@ -77,6 +79,16 @@ def by_family(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
             found[sample.category].append(sample)
             found[ALL].append(sample)
     return dict(found)
+
+
+def by_group(samples: Iterable[Sample], kinds: Mapping[str, str]) -> dict[str, list[Sample]]:
+    """Return the same by family, then by the kind of family that `kinds` names, all together last."""
+    families = by_family(samples)
+    every = families.pop(ALL, [])
+    found: defaultdict[str, list[Sample]] = defaultdict(list)
+    for name, group in families.items():
+        found[kinds[name]] += group
+    return {**families, **found, **({ALL: every} if every else {})}
 
 
 def shown(estimate: Estimate | None) -> str:
@@ -117,7 +129,7 @@ def _sums(samples: Iterable[Sample]) -> tuple[float, float, float]:
 
 
 def _rows(first: Sequence[Sample], second: Sequence[Sample]) -> Floats:
-    """Return one row per prompt that both answered: decode seconds, tokens and E2E seconds of either."""
+    """Return one row per prompt that both answered: decode seconds, tokens, E2E and TTFT seconds of either."""
     sides: tuple[defaultdict[int, list[Sample]], defaultdict[int, list[Sample]]] = defaultdict(list), defaultdict(list)
     for side, samples in zip(sides, (first, second), strict=True):
         for sample in samples:
@@ -128,8 +140,9 @@ def _rows(first: Sequence[Sample], second: Sequence[Sample]) -> Floats:
         for side in sides:
             seconds, tokens, _ = _sums(side[line])
             row += [seconds, tokens, sum(one.e2e_seconds for one in side[line]) / len(side[line])]
+            row.append(sum(one.ttft_seconds or 0.0 for one in side[line]) / len(side[line]))
         rows.append(row)
-    return np.array(rows).reshape(-1, 6)
+    return np.array(rows).reshape(-1, 8)
 
 
 def _equal(first: Sequence[Sample], second: Sequence[Sample]) -> float:

@@ -199,6 +199,8 @@ FAMILIES: Final[tuple[Family, ...]] = (
     ),
 )
 
+KINDS: Final[dict[str, str]] = {family.name: family.kind for family in FAMILIES}
+
 
 def requests(
     families: tuple[Family, ...] = FAMILIES, *, model: str, temperature: float = 0.0, roles: bool = False, **fields: Any

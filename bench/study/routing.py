@@ -28,7 +28,7 @@ from gateway.measure.load.sending import Endpoint
 from gateway.measure.load.trace import Request
 
 ARMS: Final = ("baseline", "speculative", "alternate", "auto")
-LEVELS: Final = {16: 4, 1: 1}  # rounds by calls at once
+LEVELS: Final = {16: 4, 1: 2}  # rounds by calls at once
 QUICK: Final = {16: 2, 1: 1}
 TOKENS: Final = 128  # at most per answer
 
