@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse
 
 from gateway.advice import advice, advise, questions
 from gateway.api import ADVICE
+from gateway.document import BATCH, REQUEST, body_of
 from gateway.encoding import unpack
 from gateway.errors import NotFound, TooLarge
 from gateway.wire import ENDPOINTS
@@ -21,13 +22,13 @@ def router(gateway: Gateway) -> APIRouter:
     """Return the routes; both ask for a tenant's key, not for the operators'."""
     found = APIRouter()
 
-    @found.post(ADVICE)
+    @found.post(ADVICE, openapi_extra=body_of(BATCH))
     async def batch(request: Request) -> dict[str, Any]:
         tenant = gateway.pipeline.live.tenants.identify(request.scope["headers"])
-        body = await _bounded(request, gateway.pipeline.live.config.limits.max_body_bytes)
+        body = await bounded(request, gateway.pipeline.live.config.limits.max_body_bytes)
         return await advise(gateway.pipeline, tenant, questions(body))
 
-    @found.post(ADVICE + "/{path:path}")
+    @found.post(ADVICE + "/{path:path}", openapi_extra=body_of(REQUEST))
     async def one(path: str, request: Request) -> Response:
         """Advise on the request that would go to this path: what Envoy's ext_authz and Kong send along."""
         endpoint = ENDPOINTS.get(f"/{path}")
@@ -35,7 +36,7 @@ def router(gateway: Gateway) -> APIRouter:
             raise NotFound(f"/{path[:100]} is not scored; the baseline pool serves it.", code="unknown_url")
         live = gateway.pipeline.live
         tenant = live.tenants.identify(request.scope["headers"])
-        body = await _bounded(request, live.config.limits.max_body_bytes)
+        body = await bounded(request, live.config.limits.max_body_bytes)
         route = request.headers.get("x-draftlane-route", "auto").strip().lower()
         told = advice(gateway.pipeline, tenant, body, endpoint=endpoint, route=route)
         return JSONResponse(told, headers=_headers(told))
@@ -55,7 +56,7 @@ def _headers(told: dict[str, Any]) -> dict[str, str]:
     }
 
 
-async def _bounded(request: Request, max_bytes: int) -> bytes:
+async def bounded(request: Request, max_bytes: int) -> bytes:
     """Read a body of bounded size, and unpack it.
 
     Raises:

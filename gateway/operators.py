@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from gateway import advice_api, console, explain
+from gateway.document import REQUEST, body_of
 from gateway.errors import Forbidden, GatewayError, MethodNotAllowed, NotFound, Unauthorized
 from gateway.tenants import presented_key
 
@@ -87,9 +88,10 @@ def _admin(gateway: Gateway) -> APIRouter:
     async def overview() -> dict[str, Any]:
         return await gateway.overview()
 
-    @router.post("/explain")
-    async def dry_run(request: Request) -> dict[str, Any]:
-        return explain.explain(gateway.pipeline, await request.body(), tenant=request.query_params.get("tenant"))
+    @router.post("/explain", openapi_extra=body_of(REQUEST))
+    async def dry_run(request: Request, tenant: str | None = None) -> dict[str, Any]:
+        body = await advice_api.bounded(request, gateway.pipeline.live.config.limits.max_body_bytes)
+        return explain.explain(gateway.pipeline, body, tenant=tenant)
 
     @router.get("/receipts/{request_id:path}")
     async def receipt(request_id: str) -> dict[str, Any]:
