@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.check import contracts, integrations, manifests, rules, schemas, tools, vllm
+from deploy.check import contracts, integrations, manifests, privileges, rules, schemas, tools, vllm
 from deploy.check.__main__ import CHECKS, main
 from deploy.check.documents import BIN, DEPLOY, Finding, Rendered, RenderError, containers, overlays, pods, render
 from deploy.check.manifests import image_problem
@@ -367,6 +367,43 @@ def test_bad_dockerfiles_yaml_compose_and_units_are_told(tmp_path: Path) -> None
     told = "; ".join(str(finding) for finding in tools.compose(tmp_path / "compose.yaml"))
     assert all(words in told for words in ("'port'", "no tag", "not there"))
     assert any("Typ" in finding.what for finding in tools.systemd(unit))
+
+
+@pytest.mark.parametrize(
+    ("check", "name", "old", "new"),
+    [
+        (privileges.image, "docker/Dockerfile", "USER 10001:10001\n", ""),
+        (privileges.image, "docker/Dockerfile", "USER 10001:10001", "USER 0:0"),
+        (privileges.image, "docker/lab.Dockerfile", "USER 10001:10001", "USER draftlane"),
+        (privileges.compose, "docker/compose.yaml", "    read_only: true\n", ""),
+        (privileges.compose, "docker/compose.yaml", "ALL", "NET_RAW"),
+        (privileges.compose, "docker/compose.yaml", "no-new-privileges:true", "label:disable"),
+        (
+            privileges.compose,
+            "docker/compose.yaml",
+            "    read_only: true\n",
+            "    read_only: true\n    privileged: true\n",
+        ),
+        (privileges.unit, "systemd/draftlane.service", "User=draftlane\n", ""),
+        (privileges.unit, "systemd/draftlane.service", "NoNewPrivileges=yes\n", ""),
+        (
+            privileges.unit,
+            "systemd/draftlane.service",
+            "CapabilityBoundingSet=\n",
+            "CapabilityBoundingSet=CAP_SYS_ADMIN\n",
+        ),
+    ],
+)
+def test_any_privilege_too_many_is_told(
+    check: Callable[[Path], Iterator[Finding]], name: str, old: str, new: str, tmp_path: Path
+) -> None:
+    """Images, Compose and the unit give the gateway nothing that it does not need, and what would is noticed."""
+    text, changed = (DEPLOY / name).read_text(), tmp_path / Path(name).name
+    assert text.count(old) == 1
+    changed.write_text(text.replace(old, new))
+
+    assert list(check(DEPLOY / name)) == []
+    assert len(list(check(changed))) == 1
 
 
 def test_bad_rules_are_told(tmp_path: Path) -> None:

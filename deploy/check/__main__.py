@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 
-from deploy.check import contracts, integrations, manifests, rules, schemas, tools, vllm
+from deploy.check import contracts, integrations, manifests, privileges, rules, schemas, tools, vllm
 from deploy.check.documents import DEPLOY, Finding, RenderError, overlays, render
 
 
@@ -47,7 +47,10 @@ def other_tools() -> Iterator[Finding]:
     yield from tools.compose(docker / "compose.yaml")
     for path in (docker / "Dockerfile", docker / "lab.Dockerfile"):
         yield from tools.dockerfile_images(path)
-    yield from tools.systemd(DEPLOY / "systemd" / "draftlane.service")
+        yield from privileges.image(path)
+    yield from privileges.compose(docker / "compose.yaml")
+    for look in (tools.systemd, privileges.unit):
+        yield from look(DEPLOY / "systemd" / "draftlane.service")
     for path in sorted((DEPLOY / "cloudwatch" / "iam").glob("*.json")):
         yield from tools.iam(path)
     yield from integrations.envoy(DEPLOY / "integrations" / "envoy.yaml")
