@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sys
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -94,6 +97,33 @@ def test_a_wrong_key_is_refused_and_never_repeated() -> None:
     assert caught.value.code == "invalid_api_key"
     assert b"sk-guess" not in caught.value.body()
     assert "sk-guess" not in repr(caught.value)
+
+
+def steps(tenants: Tenants, key: str) -> list[str]:
+    """Return the functions that looking a key up calls, in their order."""
+    found: list[str] = []
+
+    def note(frame: FrameType, event: str, called: Any) -> None:
+        found.append(f"{event} {called.__name__ if event.startswith('c_') else frame.f_code.co_name}")
+
+    sys.setprofile(note)
+    try:
+        with contextlib.suppress(Unauthorized):
+            tenants.identify([bearer(key)])
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def test_a_near_guess_takes_the_steps_of_any_other() -> None:
+    """Nothing but a digest is compared, and that in constant time: a key that is nearly right is as wrong as any."""
+    tenants = tenants_of(ACME, BETA)
+    wrong = [steps(tenants, guess) for guess in ("acme 0", "acme", "acme 1 and more", "z", "beta 9")]
+    right = steps(tenants, "acme 1")
+
+    assert wrong == [wrong[0]] * len(wrong)
+    assert any("sha256" in step for step in wrong[0])
+    assert "c_call compare_digest" in right
 
 
 def test_the_anonymous_tenant_takes_calls_without_a_key() -> None:

@@ -153,6 +153,24 @@ async def test_a_full_queue_is_told_with_when_to_come_back() -> None:
     assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
 
 
+async def test_a_full_gateway_says_so_and_is_well() -> None:
+    """Beyond limits.max_concurrent a call is told to come back before anything is done for it; health answers on."""
+    async with serve(EngineSettings(slots=4, speed=2)) as engine, httpx.AsyncClient(timeout=60) as client:
+        config = config_for({"plain": [engine.url]}, tenant=TENANTS, limits={"max_concurrent": 2})
+        async with serving(config) as gateway:
+            calls = [asyncio.create_task(ask(client, gateway.url, "crowd")) for _ in range(2)]
+            await until(lambda: engine.batch.running == 2)
+            refused = await ask(client, gateway.url, "single")
+            health = await client.get(f"{gateway.url}/healthz")
+            answers = await asyncio.gather(*calls)
+            later = await ask(client, gateway.url, "single")
+
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
+    assert int(refused.headers["retry-after"]) >= 1
+    assert {answer.status_code for answer in (health, *answers, later)} == {200}
+    assert len(engine.record) == 3
+
+
 async def test_those_who_wait_go_elsewhere_when_their_pool_dies() -> None:
     """A call that waits for an engine that goes down is answered by another pool."""
     async with (

@@ -33,7 +33,7 @@ from gateway.attempts import BUDGET_FLOOR, BUDGET_SHARE, MAX_ATTEMPTS, Attempt, 
 from gateway.breaker import FAILURES_TO_OPEN
 from gateway.errors import BadGateway, Unavailable, UpstreamTimeout
 from gateway.pools import Pools
-from gateway.upstream import Upstream
+from gateway.upstream import FIRST_BACKOFF, Upstream
 
 JSON: Script = [reply(ANSWER)]
 SSE: Script = sse(*CHAT_EVENTS, DONE)
@@ -512,6 +512,19 @@ async def test_a_stale_connection_is_replaced_at_once(idempotent: bool) -> None:
         assert stream.attempts == 2
         assert await answered(stream)
         assert repr(world.pools["base"].replicas[0].breaker) == "<Breaker closed failures=0>"
+
+
+@pytest.mark.parametrize("chance", [0.0, 1.0])
+async def test_a_second_request_waits_a_moment_of_chance(chance: float) -> None:
+    """Half to one and a half times the first pause pass before an engine is asked once more, so that many do not at once."""
+    async with fleet({"base": [[[refusal("oops", 500)], JSON]]}) as world:
+        went: list[float] = []
+        upstream = Upstream(world.pools, world.upstream._limits, chance=lambda: chance)
+        world.upstream = upstream
+        stream = await world.open(sent=lambda attempt: went.append(attempt.sent_at))
+
+        assert await answered(stream)
+        assert went[1] - went[0] >= FIRST_BACKOFF * (0.5 + chance)
 
 
 async def test_retries_have_a_budget() -> None:

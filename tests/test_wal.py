@@ -109,6 +109,30 @@ def test_damage_in_the_middle_is_counted(tmp_path: Path) -> None:
     journal.close()
 
 
+class Synced(Journal):
+    """A journal that counts how often it is brought to the disk."""
+
+    syncs = 0
+
+    def _sync(self) -> None:
+        self.syncs += 1
+        super()._sync()
+
+
+def test_what_was_written_is_synced_by_interval(tmp_path: Path) -> None:
+    """Batches reach the disk once an interval, however many there are, and at once when a clock has jumped; nothing, never."""
+    journal = Synced(tmp_path / "one", now=100.0, fsync_seconds=1.0)
+    journal.sync(100.0)
+    assert journal.syncs == 0
+    for batch, now, syncs in zip(BATCHES, (100.0, 100.5, 101.0, 101.9, 50.0), (1, 1, 2, 2, 3), strict=True):
+        journal.append(batch, now)
+        journal.sync(now)
+        assert journal.syncs == syncs
+    journal.sync(60.0)
+
+    assert journal.syncs == 3
+
+
 def test_a_batch_is_written_once(tmp_path: Path) -> None:
     """Appending a sequence number again writes nothing."""
     journal = journal_in(tmp_path, BATCHES[0], BATCHES[1], BATCHES[0], BATCHES[1])
