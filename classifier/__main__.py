@@ -46,6 +46,9 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument(
         "--artefact", type=Path, metavar="FILE", help="judge this one as it is; without it, cross-validate"
     )
+    evaluate.add_argument(
+        "--learning", action="store_true", help="also learn from an eighth, a quarter and half of the prompts"
+    )
     evaluate.add_argument("--shipped", action="store_true", help="judge the shipped artefact as it is")
     evaluate.add_argument(
         "--no-seed", action="store_true", help="cross-validate without the project's own measured requests"
@@ -131,8 +134,10 @@ def _report(args: argparse.Namespace, result: dict[str, Any], line: str) -> None
 
 def _evaluate(args: argparse.Namespace) -> int:
     from classifier import dataset
-    from classifier.evaluate import cross_validate, judge_artefact, table
+    from classifier.evaluate import cross_validate, judge_artefact, learning_curve, table
 
+    if args.learning and (args.artefact or args.shipped):
+        raise _Misuse("--learning fits anew from fewer prompts; an artefact is fitted already")
     if args.plot and args.plot.suffix not in {".png", ".html"}:
         raise _Misuse(f"{args.plot}: plots are written as .png or .html")
     rows = dataset.read(args.data)
@@ -140,7 +145,10 @@ def _evaluate(args: argparse.Namespace) -> int:
         report, outcomes = judge_artefact(rows, args.artefact)
     else:
         _say(f"cross-validating on {len(rows)} measured requests")
-        report, outcomes = cross_validate(rows, [] if args.no_seed else dataset.seed_rows())
+        own = [] if args.no_seed else dataset.seed_rows()
+        report, outcomes = cross_validate(rows, own)
+        if args.learning:
+            report["learning"] = learning_curve(rows, own)
     text = table(report)
     if args.plot:
         from classifier.plots import draw

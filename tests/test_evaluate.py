@@ -15,7 +15,7 @@ from scipy.stats import spearmanr
 from sklearn.metrics import r2_score, roc_auc_score
 
 from classifier.dataset import Row, row_of
-from classifier.evaluate import ceiling, cross_validate, judge_artefact, table
+from classifier.evaluate import SHARES, ceiling, cross_validate, judge_artefact, learning_curve, table
 from classifier.judge import auc, by_source, calibration, decision, judge, r_squared, spearman
 from classifier.model import Settings
 from classifier.plots import draw
@@ -121,6 +121,20 @@ def test_cross_validation_reports_all(known: list[Row]):
     assert all(outcome.predicted.shape == (len(known),) for outcome in outcomes.values())
     assert "rival: tf-idf ridge" in text
     json.dumps(report, allow_nan=False)
+
+
+def test_more_prompts_teach_more(known: list[Row]):
+    """The learning curve judges the same rows, learned from ever more prompts; the last point is the whole."""
+    settings = Settings(prototypes=40)
+    curve = learning_curve(known, [], settings)
+    report, _ = cross_validate(known, [], settings)
+
+    assert [point["share"] for point in curve] == list(SHARES)
+    assert [point["rows"] for point in curve] == [len(known)] * len(SHARES)
+    assert [point["prompts"] for point in curve] == sorted({point["prompts"] for point in curve})
+    assert curve[0]["spearman"] < curve[-1]["spearman"]
+    assert curve[-1]["spearman"] == pytest.approx(report["by_prompt"]["pooled"]["spearman"], abs=1e-9)
+    assert "learned from 12.5% of the prompts" in table({"learning": curve})
 
 
 def test_one_source_alone_is_cross_validated_by_prompt_only():
