@@ -14,7 +14,7 @@ import uvicorn
 from harness import until
 from uvicorn.server import ServerState
 
-from gateway.inbound import Inbound, protocol
+from gateway.inbound import MAX_BODY_AHEAD, Inbound, protocol
 from gateway.request import LINE
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -213,6 +213,62 @@ async def test_a_slow_client_makes_the_application_wait() -> None:
         assert sent < 1000
 
         writer.close()
+
+
+ONE_READ = 262_144  # asyncio's and uvloop's largest
+
+
+@asynccontextmanager
+async def held() -> AsyncIterator[tuple[Any, asyncio.Event, asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Connect to an application that begins when it may; give the server, what lets it begin, and the client's side."""
+    going = asyncio.Event()
+
+    async def waiting(scope: Any, receive: Any, send: Any) -> None:
+        await going.wait()
+        await echo(scope, receive, send)
+
+    async with listening(waiting) as server:
+        reader, writer = await asyncio.open_connection(*server.address, limit=100_000_000)  # type: ignore[attr-defined]
+        yield server, going, reader, writer
+        writer.transport.abort()
+        going.set()
+
+
+async def settled(writer: asyncio.StreamWriter) -> None:
+    """Wait until the other side takes no more of what was written."""
+    before, now = -1, 0
+    while before != now:
+        before = writer.transport.get_write_buffer_size()
+        await asyncio.sleep(0.1)
+        now = writer.transport.get_write_buffer_size()
+
+
+async def test_a_fast_client_waits_for_the_application() -> None:
+    """A body that the application has not asked for is read ahead so far and no further; asked for, it comes whole."""
+    body = bytes(30_000_000)
+    async with held() as (server, going, reader, writer):
+        writer.write(post(body, b"connection: close"))
+        connection = await until(lambda: next((each for each in server.server_state.connections if each.current), None))
+        await settled(writer)
+        ahead = connection.current._size
+        going.set()
+        answer = await reader.read()
+
+    assert 0 < ahead <= MAX_BODY_AHEAD + ONE_READ
+    assert answer.endswith(body)
+
+
+async def test_requests_behind_one_another_are_not_read_without_bound() -> None:
+    """A client that sends request upon request and waits for no answer has no more of them in memory than one read brings."""
+    async with held() as (server, _, _, writer):
+        writer.write(GET * 200_000)
+        connection = await until(
+            lambda: next((each for each in server.server_state.connections if each._waiting), None)
+        )
+        await settled(writer)
+        waiting = len(connection._waiting)
+
+    assert 0 < waiting <= ONE_READ // len(GET) + 1
 
 
 async def test_requests_leave_no_cycles() -> None:
