@@ -149,15 +149,22 @@ def test_files_that_cannot_be_used_are_told(tmp_path: Path) -> None:
         config_for({"plain": ["http://127.0.0.1:9"]}, server={"tls_client_ca": "x"})
 
 
-def test_files_that_others_could_change_or_read_are_told(tmp_path: Path) -> None:
-    """A configuration that others may write and a key that others may read deserve a warning; well kept ones none."""
-    path, key = tmp_path / "config.toml", tmp_path / "key.pem"
-    for each in (path, key):
+@pytest.mark.parametrize("whose", [0o040, 0o004])
+def test_files_that_others_could_change_or_read_are_told(whose: int, tmp_path: Path) -> None:
+    """A configuration that the group or anyone may write, and keys that they may read, are warned of; well kept ones not."""
+    path, key, own = tmp_path / "config.toml", tmp_path / "key.pem", tmp_path / "own.pem"
+    for each in (path, key, own):
         each.write_text("x")
         each.chmod(0o600)
-    config = config_for({"plain": ["http://127.0.0.1:9"]}, server={"tls_cert": "cert.pem", "tls_key": str(key)})
+    config = config_for(
+        {"plain": ["https://127.0.0.1:9"]},
+        pools={"plain": {"tls_cert": "cert.pem", "tls_key": str(own)}},
+        server={"tls_cert": "cert.pem", "tls_key": str(key)},
+    )
 
     assert loose_files(path, config) == []
-    path.chmod(0o622)
-    key.chmod(0o644)
-    assert [line.partition(":")[0] for line in loose_files(path, config)] == [str(path), "server.tls_key"]
+    path.chmod(0o600 | whose >> 1)
+    for each in (key, own):
+        each.chmod(0o600 | whose)
+    told = [line.partition(":")[0] for line in loose_files(path, config)]
+    assert told == [str(path), "server.tls_key", "pool[0].tls_key"]
