@@ -33,7 +33,7 @@ from gateway.attempts import BUDGET_FLOOR, BUDGET_SHARE, MAX_ATTEMPTS, Attempt, 
 from gateway.breaker import FAILURES_TO_OPEN
 from gateway.errors import BadGateway, Unavailable, UpstreamTimeout
 from gateway.pools import Pools
-from gateway.upstream import FIRST_BACKOFF, Upstream
+from gateway.upstream import FIRST_BACKOFF, LATECOMERS, Upstream
 
 JSON: Script = [reply(ANSWER)]
 SSE: Script = sse(*CHAT_EVENTS, DONE)
@@ -519,12 +519,23 @@ async def test_a_second_request_waits_a_moment_of_chance(chance: float) -> None:
     """Half to one and a half times the first pause pass before an engine is asked once more, so that many do not at once."""
     async with fleet({"base": [[[refusal("oops", 500)], JSON]]}) as world:
         went: list[float] = []
-        upstream = Upstream(world.pools, world.upstream._limits, chance=lambda: chance)
-        world.upstream = upstream
+        world.upstream = Upstream(world.pools, world.upstream._limits, chance=lambda: chance)
         stream = await world.open(sent=lambda attempt: went.append(attempt.sent_at))
 
         assert await answered(stream)
         assert went[1] - went[0] >= FIRST_BACKOFF * (0.5 + chance)
+
+
+async def test_those_who_wait_for_a_pause_to_end_do_not_come_all_at_once() -> None:
+    """A pause that an engine asks for is kept, and up to a tenth of it more, by chance."""
+    busy = reply({"error": {"message": "busy"}}, 429, {"retry-after": "0.4"})
+    async with fleet({"base": [[[busy], JSON]]}) as world:
+        went: list[float] = []
+        world.upstream = Upstream(world.pools, world.upstream._limits, chance=lambda: 1.0)
+        stream = await world.open(sent=lambda attempt: went.append(attempt.sent_at))
+
+        assert await answered(stream)
+        assert went[1] - went[0] >= 0.4 * (1 + LATECOMERS / 2)  # what it took to read the refusal is part of the pause
 
 
 async def test_retries_have_a_budget() -> None:
