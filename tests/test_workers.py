@@ -176,7 +176,7 @@ def test_a_switch_is_thrown_for_all_workers(fleet: Fleet) -> None:
 def test_a_reload_is_one_of_all_workers_and_of_those_to_come(fleet: Fleet) -> None:
     """A file that one worker was told to reload is in force in all, and in one that is started again, switches included.
 
-    That it has been edited since, and not reloaded, changes nothing.
+    That it has been edited since changes nothing until the supervisor hears SIGHUP, which it passes on.
     """
 
     def in_force() -> set[tuple[str, bool, int]]:
@@ -201,6 +201,8 @@ def test_a_reload_is_one_of_all_workers_and_of_those_to_come(fleet: Fleet) -> No
     assert told != before
     assert in_force() == {(told, False, 24)}
     fleet.post("/draftlane/pools/speculative/enable")
+    fleet.process.send_signal(signal.SIGHUP)
+    eventually(lambda: {found[1:] for found in in_force()} == {(True, 32)})
 
 
 def test_workers_end_with_their_supervisor(fleet: Fleet) -> None:
