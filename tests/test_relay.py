@@ -444,6 +444,7 @@ async def test_a_stream_that_stalls(gateways: Gateways) -> None:
 
         assert answer.body.startswith(b"".join(CHAT_EVENTS[:3]))
         assert told(answer)["code"] == "stream_stalled"
+        assert "sent nothing for" in told(answer)["message"]  # not: took too long
         assert (await world.settled()).outcome == "stalled"
         await until(lambda: world.engine.seen[0].left)
 
