@@ -25,6 +25,7 @@ from gateway.tenants import Tenants
 
 NOON = 1_796_040_000.0  # 2026-11-30 12:00 UTC
 DAY = 86_400.0
+FEBRUARY = 1_801_440_000.0  # 2027-02-01 00:00 UTC
 
 
 class Clocks:
@@ -129,7 +130,7 @@ async def test_a_call_takes_from_all_limits_or_from_none() -> None:
 
 
 async def test_a_clock_that_is_set_moves_windows_and_poisons_nothing() -> None:
-    """Set forth, a day begins early; set back, it goes on where it was; leap days and month ends have their own windows."""
+    """Set forth, a month begins early, and ends by the new time; set back, the old one goes on; leap days have their windows."""
     clocks = Clocks()
     async with quotas_of(clocks) as quotas:
         tenants = Tenants(budgeted({"tokens": 100, "per": "month"}), {}, quotas.of)
@@ -137,6 +138,10 @@ async def test_a_clock_that_is_set_moves_windows_and_poisons_nothing() -> None:
         assert not await spend(tenants, quotas, clocks, tokens=100)
         clocks.unix += 40 * DAY  # into January
         assert await spend(tenants, quotas, clocks, tokens=100)
+        await quotas.refresh()
+        with pytest.raises(RateLimited) as refused:
+            tenants.admit(tenants.first(), model="demo", tokens=100, now=clocks.monotonic)
+        assert refused.value.retry_after == pytest.approx(FEBRUARY - clocks.unix)
         clocks.unix -= 40 * DAY
         assert not await spend(tenants, quotas, clocks, tokens=100)
         for day in (1_835_395_200.0, 1_835_395_200.0 + DAY):  # 29 February and 1 March 2028
