@@ -130,7 +130,7 @@ async def test_a_call_takes_from_all_limits_or_from_none() -> None:
 
 
 async def test_a_clock_that_is_set_moves_windows_and_poisons_nothing() -> None:
-    """Set forth, a month begins early, and ends by the new time; set back, the old one goes on; leap days have their windows."""
+    """Set forth, a month begins early, and ends by the new time; set back, the old one goes on; leap days have windows."""
     clocks = Clocks()
     async with quotas_of(clocks) as quotas:
         tenants = Tenants(budgeted({"tokens": 100, "per": "month"}), {}, quotas.of)
