@@ -12,9 +12,10 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from random import Random
 from typing import Final
+
+from msgspec.structs import replace
 
 from classifier.scorer import Score
 from gateway.routing import FEATURES, Ask, Curves, Needs, PoolView, Thresholds, plan

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from gateway.config import Limits
 from gateway.errors import GatewayError, Unavailable
@@ -18,8 +19,7 @@ BUDGET_FLOOR = 10.0
 SLOWER = 2.0  # than an answer should take, before an engine that says nothing is given up
 
 
-@dataclass(slots=True, kw_only=True)
-class Outgoing:
+class Outgoing(msgspec.Struct, kw_only=True):
     """What is sent: the same for every attempt but for the body (the pool's model name) and the pool's credential."""
 
     method: bytes
@@ -28,13 +28,14 @@ class Outgoing:
     body_for: Callable[[str], bytes]
     stream: bool
     prefer: str = ""  # the replica that holds the conversation's prefix cache
-    seconds: Mapping[str, float] = field(default_factory=dict)  # that each pool is expected to take, its queue included
+    seconds: Mapping[str, float] = msgspec.field(
+        default_factory=dict
+    )  # that each pool is expected to take, its queue included
     most_tokens: float | None = None  # that its answer may be expected to have; None: nobody knows
     idempotent: bool = True  # a first byte not seen by the client may be asked for again
 
 
-@dataclass(slots=True, kw_only=True)
-class Attempt:
+class Attempt(msgspec.Struct, kw_only=True):
     """One request as it went out; `attempts` counts those of its call, itself included."""
 
     pool: Pool
@@ -44,8 +45,7 @@ class Attempt:
     attempts: int
 
 
-@dataclass(slots=True, kw_only=True)
-class Stream(Attempt):
+class Stream(Attempt, kw_only=True):
     """An opened reply. Owns the lease: `close()` gives it back and drops what is still coming; idempotent."""
 
     reply: Reply
@@ -78,15 +78,14 @@ class RetryBudget:
         return True
 
 
-@dataclass(slots=True)
-class Tries:
+class Tries(msgspec.Struct):
     """What one call has tried, and the best answer to give if nothing works."""
 
     sent: Callable[[Attempt], None]
     began: float = 0.0  # loop time
     others: Sequence[str] = ()  # pools that come after the one that is being tried
     count: int = 0
-    replicas: list[Replica] = field(default_factory=list)
+    replicas: list[Replica] = msgspec.field(default_factory=list)
     refused: Stream | None = None
     failure: Callable[[], GatewayError] | None = None
     needs_longer_than: float | None = None  # tokens

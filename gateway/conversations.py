@@ -6,7 +6,8 @@ repeats. The cache is the engine's and may be gone; what is remembered is only w
 
 from __future__ import annotations
 
-from gateway.fact import fact
+import msgspec
+
 from gateway.record import Finished
 from gateway.routing import Affinity
 
@@ -15,8 +16,7 @@ KEPT_SECONDS = 600.0  # an idle prefix is evicted by others' about then on a bus
 SECONDS_PER_TOKEN = 0.0002  # of prefill, where no time to first token tells: 5,000 tokens per second
 
 
-@fact()
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """Where a conversation last was, how many tokens of it are cached there, and what prefilling one again takes."""
 
     pool: str

@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
+
+import msgspec
 
 from gateway import observation
 from gateway.errors import GatewayError, Unavailable
@@ -38,8 +39,7 @@ SHADOW = "(shadow)"  # whose bill shadow copies are on: no tenant's, but somebod
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class Exchange:
+class Exchange(msgspec.Struct):
     """One call from its first byte to its last. `clock` is monotonic seconds; `endpoint` is "other" for paths not scored."""
 
     request_id: str
@@ -70,7 +70,7 @@ class Exchange:
     status: int = 0
     outcome: Outcome = "internal"
     error: str | None = None
-    marks: dict[str, float] = field(default_factory=dict)
+    marks: dict[str, float] = msgspec.field(default_factory=dict)
     queued: float = 0.0  # seconds that it waited for its turn
     booked: bool = False
     settled: bool = False

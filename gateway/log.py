@@ -20,15 +20,23 @@ import msgspec
 from gateway.record import Finished
 
 FLUSH_SECONDS = 0.1
-_FIELDS = (
-    "request_id endpoint tenant model stream status outcome error pool replica resumed_from attempts reason detail score"
-    " threshold break_even expected propensity explored shadow template prompt_tokens completion_tokens usage_source duration"
-    " ttft acceptance steps step_seconds source biased slot_seconds cost_usd"
+_FACTS = (
+    "request_id endpoint tenant model stream status outcome error pool replica resumed_from attempts reason detail"
+    " explored shadow template prompt_tokens completion_tokens usage_source source biased"
 ).split()
-_values = attrgetter(*_FIELDS)
+_NUMBERS = (
+    "score threshold break_even expected propensity duration ttft acceptance steps step_seconds slot_seconds cost_usd"
+).split()
+_facts, _numbers = attrgetter(*_FACTS), attrgetter(*_NUMBERS)
+_UNKNOWN = {name: None if name == "error" else "" for name in _FACTS}
 _Line = msgspec.defstruct(  # encoding a struct takes a third of what filling and encoding a dict does
     "_Line",
-    [("time", datetime), ("event", str), *((name, Any, None) for name in (*_FIELDS, "overhead", "prompt"))],
+    [
+        ("time", datetime),
+        ("event", str),
+        *((name, Any, unknown) for name, unknown in _UNKNOWN.items()),
+        *((name, Any, None) for name in (*_NUMBERS, "overhead", "prompt")),
+    ],
     omit_defaults=True,
 )
 _encode = msgspec.json.Encoder().encode
@@ -80,11 +88,9 @@ def _line(finished: Finished) -> msgspec.Struct:
     return _Line(
         datetime.fromtimestamp(finished.time, UTC),
         "call",
+        *_facts(finished),
         # Six decimals; `round` takes three times as long.
-        *[
-            (value * 1e6 + 0.5) // 1 / 1e6 if value.__class__ is float else None if value == "" else value
-            for value in _values(finished)
-        ],
+        *[value and (value * 1e6 + 0.5) // 1 / 1e6 for value in _numbers(finished)],
         {phase: (seconds * 1e6 + 0.5) // 1 / 1e6 for phase, seconds in finished.overhead.items()} or None,
         finished.prompt or None,
     )

@@ -8,15 +8,15 @@ The ladder, best source first (vLLM's own `mean_acceptance_length` averages only
 
 from __future__ import annotations
 
-from gateway.fact import fact
+import msgspec
+
 from gateway.record import Source
 from gateway.usage import Speculation, Usage
 
 FEWEST_STEPS = 4  # below, one step more or less moves m by a quarter
 
 
-@fact()
-class Observation:
+class Observation(msgspec.Struct, frozen=True):
     """Tokens per step, steps, seconds per step; `biased` says in a word why it must not be learned from, or is ""."""
 
     acceptance: float | None = None
@@ -26,8 +26,7 @@ class Observation:
     biased: str = ""
 
 
-@fact(kw_only=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """What the relay saw of an answer. Times are seconds; `token_events` excludes a first event that carries only the role."""
 
     usage: Usage | None

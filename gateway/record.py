@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
-from gateway.fact import fact
+import msgspec
+
 from gateway.trace import Trace
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ OUTCOMES: tuple[Outcome, ...] = Outcome.__args__  # type: ignore[attr-defined]
 SOURCES: tuple[Source, ...] = Source.__args__  # type: ignore[attr-defined]
 
 
-@fact(kw_only=True)
-class Finished:
+class Finished(msgspec.Struct, frozen=True, kw_only=True):
     """All that a finished call leaves: who, where, why, how long, how many tokens, what it cost and what it taught.
 
     Times are seconds, `time` is a Unix time, money is US dollars.
@@ -76,7 +75,7 @@ class Finished:
     duration: float = 0.0
     queued: float = 0.0  # of it, waiting at the gateway for a place
     ttft: float | None = None
-    overhead: Mapping[str, float] = field(default_factory=dict)  # phase → seconds: parse, score, plan, total
+    overhead: Mapping[str, float] = msgspec.field(default_factory=dict)  # phase → seconds: parse, score, plan, total
     acceptance: float | None = None  # observed tokens per verification step
     steps: float | None = None
     step_seconds: float | None = None
@@ -84,4 +83,4 @@ class Finished:
     biased: str = ""  # why the observation teaches nothing, or ""
     slot_seconds: float = 0.0
     cost_usd: float = 0.0
-    counterfactual: Mapping[str, float] = field(default_factory=dict)  # policy → US dollars
+    counterfactual: Mapping[str, float] = msgspec.field(default_factory=dict)  # policy → US dollars

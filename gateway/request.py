@@ -214,13 +214,13 @@ class Request:
     def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Render the head and decide how the body is framed (RFC 9112 §6)."""
         lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
-        self._begun, framed, says_close = True, False, False
-        for name, value in headers:
-            lines += (name, b": ", value, b"\r\n")
-            if name == b"content-length":
-                self._left, framed = int(value), True
-            elif name == b"connection" and b"close" in value.lower():
-                self.keep_alive, says_close = False, True
+        lines += [b"%b: %b\r\n" % header for header in headers]
+        known = dict(headers)
+        self._begun, says_close = True, False
+        if framed := b"content-length" in known:
+            self._left = int(known[b"content-length"])
+        if b"connection" in known and any(b"close" in v.lower() for name, v in headers if name == b"connection"):
+            self.keep_alive, says_close = False, True
         bodiless = self.scope["method"] == "HEAD" or status in (204, 304)
         if bodiless:
             self._left = 0

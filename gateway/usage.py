@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from gateway.fact import fact
 
-
-@fact()
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """Tokens of one answer, as the engine counted them."""
 
     prompt_tokens: int
     completion_tokens: int
 
 
-@fact()
-class Speculation:
+class Speculation(msgspec.Struct, frozen=True):
     """vLLM's `metrics.speculative_decoding` of one answer: steps with a draft, tokens drafted and accepted."""
 
     steps: int
@@ -64,8 +59,7 @@ class _Message(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Message).decode
 
 
-@dataclass(slots=True)
-class Told:
+class Told(msgspec.Struct):
     """What one body or event told; `only_usage` marks the extra event that `include_usage` adds.
 
     `silent_last` says that an event of a typed stream has told its end by an end-of-sequence token: that one is counted, but

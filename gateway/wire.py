@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -80,8 +79,7 @@ _decode = msgspec.json.Decoder(_Request).decode
 _PATH = re.compile(r" - at `\$\.?(.*)`$")
 
 
-@dataclass(slots=True, kw_only=True)
-class Call:
+class Call(msgspec.Struct, kw_only=True):
     """A client's request: the original bytes, and the few facts that scoring and routing need.
 
     `max_tokens` is the limit the client set; `features` are the abilities it asks of an engine, judged by values.

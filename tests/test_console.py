@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from harness import ADMIN_KEY, config_for, serving
+from msgspec.structs import replace
 from test_metrics import CALL
 
 from gateway.console import Colleagues, Lately, Sight, Told, Used, decision, overview
@@ -266,7 +267,7 @@ async def test_all_workers_are_shown() -> None:
     other = Told(running={"fast": 3}, steps=lately.steps, decisions=[later, earlier])
     seen = sight(Kept())
     found = await overview(
-        replace(seen, own=Told(steps=lately.steps, decisions=[decision(CALL)]), others=[other]), NOON
+        dataclasses.replace(seen, own=Told(steps=lately.steps, decisions=[decision(CALL)]), others=[other]), NOON
     )
 
     assert [each["request_id"] for each in found["decisions"]] == ["b", "req-1", "a"]
@@ -277,7 +278,7 @@ async def test_all_workers_are_shown() -> None:
 async def test_no_prompt_is_shown() -> None:
     """What people asked is in no decision, even where it is kept for the log."""
     found = await overview(
-        replace(sight(Kept()), own=Told(decisions=[decision(replace(CALL, prompt="my secret"))])), NOON
+        dataclasses.replace(sight(Kept()), own=Told(decisions=[decision(replace(CALL, prompt="my secret"))])), NOON
     )
 
     assert "my secret" not in str(found)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
+from msgspec.structs import replace
 
 from gateway import conversations, wire
 from gateway.conversations import KEPT_SECONDS, SECONDS_PER_TOKEN, Conversations, affinity

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from routed import ALL, NOW, ask, baseline, curves, score, speculative, teach
 
 from gateway.errors import BadRequest, Unavailable

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 from harness import config_for
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from classifier.scorer import Scorer

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -17,6 +17,7 @@ from google.protobuf import json_format
 from harness import KEY, config_for, serving, until
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from test_metrics import CALL
 
@@ -38,7 +39,7 @@ def begun(*headers: tuple[bytes, bytes], share: float = 1.0) -> Trace:
 def test_a_callers_trace_goes_on() -> None:
     """The trace's id and the caller's decision about it are kept, and the caller's span is the parent."""
     assert begun((b"traceparent", PARENT)) == HERE
-    assert begun((b"traceparent", PARENT[:-1] + b"0"), share=1.0) == replace(HERE, sampled=False)
+    assert begun((b"traceparent", PARENT[:-1] + b"0"), share=1.0) == dataclasses.replace(HERE, sampled=False)
     assert begun((b"traceparent", PARENT), share=0.0).sampled
 
 
@@ -90,7 +91,7 @@ def test_the_engine_is_asked_by_this_span() -> None:
     """The engine's parent is the gateway's span; the caller's tracestate goes along with its own trace only."""
     state = (b"tracestate", b"vendor=1")
     assert onto([(b"traceparent", PARENT), state], HERE) == [state, (b"traceparent", HERE.parent)]
-    assert onto([state], replace(HERE, parent_id="")) == [(b"traceparent", HERE.parent)]
+    assert onto([state], dataclasses.replace(HERE, parent_id="")) == [(b"traceparent", HERE.parent)]
     assert HERE.parent == b"00-4bf92f3577b34da6a3ce929d0e0e4736-00000000000000aa-01"
 
 
@@ -195,7 +196,7 @@ async def test_what_is_not_sampled_is_not_sent() -> None:
     """A caller that has decided against its trace is taken at its word, and so are calls without a trace."""
     async with collector() as (address, posted):
         traces = Traces(address)
-        traces(replace(ENDED, trace=replace(HERE, sampled=False)))
+        traces(replace(ENDED, trace=dataclasses.replace(HERE, sampled=False)))
         traces(replace(ENDED, trace=None))
         await traces.stop()
 

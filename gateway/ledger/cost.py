@@ -21,7 +21,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from gateway.fact import fact
+import msgspec
 
 # An 80 % band: the quantile .9 of the normal distribution, on both sides.
 _BAND: Final = 1.2815515655446004
@@ -31,8 +31,7 @@ COUNTERFACTUALS: Final = (*POLICIES, "baseline_low", "baseline_high", "speculati
 FIXED_THRESHOLD: Final = 0.5  # the median score of the reference data: what one would choose without learning
 
 
-@fact(kw_only=True)
-class Terms:
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """What decides the cost of a call on one pool, at the load of the moment.
 
     `acceptance_length` is the tokens emitted per step (1 on a baseline pool), `spread` the standard deviation of its
@@ -47,8 +46,7 @@ class Terms:
     most: float = math.inf
 
 
-@fact()
-class Estimate:
+class Estimate(msgspec.Struct, frozen=True):
     """A cost that nobody has paid, in US dollars, with the ends of its 80 % band."""
 
     usd: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.fact import fact
+import msgspec
 
 if TYPE_CHECKING:
     from gateway.routing.view import PoolView
@@ -24,8 +24,7 @@ FEATURES = (
 LENGTH = "length"
 
 
-@fact()
-class Needs:
+class Needs(msgspec.Struct, frozen=True):
     """What the call asks of an engine, judged by values: `min_p: 0` is nothing, an absent temperature is the engine's default.
 
     `features` is a subset of FEATURES; `prompt_tokens` is an estimate; `temperature` None means the engine's default.

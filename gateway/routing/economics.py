@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.fact import fact
+import msgspec
 
 if TYPE_CHECKING:
     from gateway.routing.view import Affinity, PoolView
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 NEVER = 99.0  # published instead of infinity, which JSON cannot say: no acceptance length makes speculation worth it
 
 
-@fact()
-class Option:
+class Option(msgspec.Struct, frozen=True):
     """What one pool would mean for the call; `unfit` says why it is out of the question, else None.
 
     Seconds include the queue; an option that is out of the question has 0 for time and cost.

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
 from gateway.errors import BadRequest, Unavailable
-from gateway.fact import fact
 from gateway.routing.constraints import LENGTH, Needs, missing, unfit
 from gateway.routing.economics import NEVER, Option
 from gateway.routing.explore import curious
@@ -42,8 +43,7 @@ Reason = Literal[
 REASONS: tuple[Reason, ...] = Reason.__args__  # type: ignore[attr-defined]
 
 
-@fact(kw_only=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Where a call goes and why, with the numbers behind it.
 
     `pools` is the order to try, primary first. `expected`, `break_even` and `threshold` speak of the speculative pool that

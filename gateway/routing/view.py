@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from gateway.fact import fact
+import msgspec
 
 if TYPE_CHECKING:
     from classifier.scorer import Score
@@ -16,8 +16,7 @@ Route = Literal["auto", "speculative", "baseline"]
 Belief = Literal["learned", "prior"]
 
 
-@fact(kw_only=True)
-class PoolView:
+class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     """One pool as it is at the moment of one decision.
 
     `slots`, `running` and `queued` count all live replicas together; `step_seconds` is seconds per verification step at
@@ -55,8 +54,7 @@ class Affinity:
     seconds_per_token: float
 
 
-@fact(kw_only=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """The question a call puts: for whom, under which policy, what it needs of an engine, how predictable it looks.
 
     `cost_weight` is 0 for soonest and 1 for cheapest; `explore` is whether the tenant lets its calls try other pools;
