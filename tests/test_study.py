@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from harness import KEY, config_for, serving
 from bench.study import __main__ as command
 from bench.study import drafts, families, figures, routing
 from bench.study.load import Job
-from bench.study.prompts import FAMILIES, requests
+from bench.study.prompts import FAMILIES, KINDS, requests
 from bench.study.stand import Kept, endpoint
 from gateway import engine
 from gateway.engine import EngineSettings
@@ -53,6 +53,41 @@ def test_ratios_of_made_up_calls_are_exact() -> None:
     assert found.second.acceptance == pytest.approx(2.0)
     assert found.equal == 1.0
     assert figures.shown(found.tpot) == "0.50 (0.50–0.50)"
+
+
+def test_the_quickest_repetition_of_each_prompt_counts() -> None:
+    """Of a target's answers to a prompt the one that took least is kept; failures, however quick, are not."""
+    calls = [
+        sample(1, 4.0),
+        sample(1, 3.0, repeat=1),
+        replace_error(sample(1, 1.0)),
+        sample(1, 9.0, target="y"),
+        sample(2, 5.0),
+    ]
+
+    assert [(one.target, one.line, one.e2e_seconds) for one in figures.quickest(calls)] == [
+        ("x", 1, 3.1),
+        ("y", 1, 9.1),
+        ("x", 2, 5.1),
+    ]
+
+
+def test_figures_of_drafts_are_told_and_written(tmp_path: Path) -> None:
+    """Each engine has a row with its ratio, all together and by kind of family, and the file has them with intervals."""
+    asked = requests(model=SERVED)
+    base = figures.by_group([sample(one.line, 4.0, category=one.category) for one in asked], KINDS)
+    fast = figures.by_group([sample(one.line, 3.0, category=one.category, acceptance=2.0) for one in asked], KINDS)
+    found = {"draft-4 window 2": {group: figures.pair(base[group], samples) for group, samples in fast.items()}}
+    made = {"SmolLM2-draft-4": {"parameters": 42e6, "agreement": 0.5, "seconds": 600, "corpus_tokens": 1000}}
+
+    (row,) = (line for line in drafts._shown(found, made).splitlines() if "window 2" in line)
+    assert row.count("0.75 (0.75–0.75)") == 3
+    assert "story 2.00" in row
+
+    command.write(tmp_path / "x.json", "drafts", {name: asdict(one) for name, one in found["draft-4 window 2"].items()})
+    told = json.loads((tmp_path / "x.json").read_text())["drafts"]
+    assert set(told) == {*KINDS, "predictable", "open", figures.ALL}
+    assert told["open"]["tpot"] == pytest.approx({"value": 0.75, "low": 0.75, "high": 0.75})
 
 
 def test_answers_of_one_token_and_failures_are_left_out() -> None:

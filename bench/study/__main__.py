@@ -7,12 +7,13 @@ there. `--again` measures anew.
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from bench.machine import describe
 from bench.study import drafts, families, routing
@@ -59,8 +60,13 @@ def _run(part: str, folder: Path, *, quick: bool, again: bool) -> None:
             path.unlink()
     found = PARTS[part](folder, quick=quick)
     path = folder / f"{part}.json"
-    path.write_text(json.dumps({"machine": describe(), part: found}, indent=1))
+    write(path, part, found)
     say(f"all figures are in {path}")
+
+
+def write(path: Path, part: str, found: dict[str, Any]) -> None:
+    """Write a part's figures with the machine that they are of, as JSON."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode({"machine": describe(), part: found}), indent=1))
 
 
 if __name__ == "__main__":

@@ -1,20 +1,23 @@
 """The study's own comparison: each family of prompts on both pools, which differ in speculation alone.
 
-Blocks of all prompts go to the pools in turn, in changing order, so that a slow minute of the machine falls on both.
+Blocks of prompts, four times as many as are under way at once, go to the pools in turn, in changing order, so that a slow
+minute of the machine falls on both. At temperature 0 the quickest of a prompt's repetitions counts, on either pool.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bench.study.figures import ALL, Pair, by_group, pair, shown, table
+from bench.study.figures import ALL, Pair, by_group, pair, quickest, shown, table
 from bench.study.load import Job
 from bench.study.prompts import FAMILIES, KINDS, requests
 from bench.study.stand import POOLS, Kept, endpoint, engines, say
 from gateway.measure.lab.place import SERVED
+from gateway.measure.load.trace import Request
 
 # Milliseconds per token without and with a draft, on Trainium2 at concurrency 4: what the study found of each family.
 STUDY: Final = {
@@ -65,14 +68,20 @@ async def _measure(cases: tuple[Case, ...], urls: dict[str, str], kept: Kept) ->
     for case in cases:
         asked = requests(model=SERVED, temperature=case.temperature)
         for repeat in range(case.repeats):
-            for name in POOLS if repeat % 2 == 0 else POOLS[::-1]:
-                say(f"{case.name}, round {repeat + 1} of {case.repeats}, {name}")
-                target = endpoint(f"{name} {case.name}", urls[name])
-                await kept.measure([Job(target, one, repeat) for one in asked], case.concurrency)
+            say(f"{case.name}, round {repeat + 1} of {case.repeats}")
+            for number, block in enumerate(_blocks(asked, 4 * case.concurrency)):
+                for name in POOLS if (repeat + number) % 2 == 0 else POOLS[::-1]:
+                    target = endpoint(f"{name} {case.name}", urls[name])
+                    await kept.measure([Job(target, one, repeat) for one in block], case.concurrency)
+
+
+def _blocks(asked: Sequence[Request], size: int) -> list[Sequence[Request]]:
+    return [asked[start : start + size] for start in range(0, len(asked), size)]
 
 
 def _figures(kept: Kept, case: Case) -> dict[str, Pair]:
-    first, second = (by_group(kept.of(f"{name} {case.name}"), KINDS) for name in POOLS)
+    answers = [kept.of(f"{name} {case.name}") for name in POOLS]
+    first, second = (by_group(each if case.temperature else quickest(each), KINDS) for each in answers)
     names = [*(family.name for family in FAMILIES), *dict.fromkeys(KINDS.values()), ALL]
     return {name: pair(first[name], second[name]) for name in names if name in first and name in second}
 
