@@ -27,7 +27,7 @@ from dataclasses import dataclass, fields
 from gateway.engine.api.refusal import Refusal
 
 _STATUSES = range(400, 600)
-_NAMED = frozenset(
+NAMED = frozenset(
     "context_length content_filter prefill reset silent slow cut stall malformed no_done flap".split(),
 )
 _SUFFIX = "@fault="
@@ -46,8 +46,8 @@ class Fault:
     after_events: int | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in _NAMED and not (self.kind.isdigit() and int(self.kind) in _STATUSES):
-            raise ValueError(f"fault: expected a status or one of {', '.join(sorted(_NAMED))}, got {self.kind!r}")
+        if self.kind not in NAMED and not (self.kind.isdigit() and int(self.kind) in _STATUSES):
+            raise ValueError(f"fault: expected a status or one of {', '.join(sorted(NAMED))}, got {self.kind!r}")
 
     @property
     def refusal(self) -> Refusal | None:

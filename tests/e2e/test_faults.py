@@ -19,7 +19,7 @@ from e2e.stack import KEYED, SPEED, TLS, Stack, chat, stack
 from gateway import engine
 from gateway.attempts import ATTEMPTS_PER_REPLICA, MAX_ATTEMPTS
 from gateway.engine import EngineSettings
-from gateway.engine.faults import Fault
+from gateway.engine.faults import NAMED, Fault
 
 CHAT = "/v1/chat/completions"
 # No silence may hold a call for longer than these allow; a sound answer takes a twentieth of a second.
@@ -160,6 +160,13 @@ async def check(cases: list[Case], mode: str, place: str, limits: dict[str, floa
         assert max(asked) <= ATTEMPTS_PER_REPLICA, case.name
         assert sum(asked) <= MAX_ATTEMPTS, case.name
         assert [one.engine.batch.running for one in pair] == [0, 0], case.name
+
+
+def test_every_fault_of_the_engine_has_its_case() -> None:
+    """A fault that the engine learns to inject is one that the gateway is tried with; two have tests of their own below."""
+    own = {"malformed", "flap"}
+
+    assert {case.fault.kind for case in [*SUDDEN, *LASTING] if not case.fault.kind.isdigit()} == NAMED - own
 
 
 @pytest.mark.parametrize("place", ["first", "both"])
