@@ -748,6 +748,21 @@ async def test_files_of_all_kinds_come_out(tmp_path: Path, capsys: pytest.Captur
     assert "No such file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--html", "--png"])
+def test_a_full_disk_under_a_page_is_told_with_its_name(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither `compare` nor `report` leaves it at the system's own words; what compare found is printed all the same."""
+    out, full = kept_in(tmp_path / "out"), Path("/dev/full")
+    assert main(["compare", "--from", str(out), option, str(full)]) == 1
+    said = capsys.readouterr()
+    assert "No space left on device: '/dev/full'" in said.err
+    assert "Adopt spec" in said.out
+    files = {"--html": tmp_path / "r.html", "--png": tmp_path / "r.png", option: full}
+    assert main(["report", str(out), "--out", str(files["--html"]), "--png", str(files["--png"])]) == 1
+    assert "No space left on device: '/dev/full'" in capsys.readouterr().err
+
+
 def test_reports_of_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`draftlane report` shows compare's JSON and a sweep's, whatever figures that lacks; what is neither is told."""
     result, sweep, page = tmp_path / "c.json", tmp_path / "s.json", tmp_path / "r.html"
@@ -776,6 +791,12 @@ def test_reports_of_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "90.0 (80.0–99.0)" in page.read_text()
     assert "&lt;few&gt;" in page.read_text()
     assert main(["report", str(tmp_path / "out"), *options]) == 0
+    sweep.write_text(json.dumps({"kind": "sweep", "windows": rows, "best": {"": 0}}))
+    assert main(["report", str(sweep), *options]) == 0
+    assert "Best windows: all together no speculation." in capsys.readouterr().out
+    with Results(tmp_path / "calls", {"command": "sweep"}):
+        assert main(["report", str(tmp_path / "calls"), *options]) == 2
+    assert "calls of draftlane sweep" in capsys.readouterr().err
     for wrong in ('{"kind": "compare"}', '{"kind": "sweep"}', "nothing"):
         sweep.write_text(wrong)
         assert main(["report", str(sweep), *options]) == 2

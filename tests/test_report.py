@@ -197,6 +197,8 @@ def test_wrong_use_is_told(config: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "lies after" in capsys.readouterr().err
     assert run(config, "--out", str(config.parent / "gone" / "r.html")) == 1
     assert "gone" in capsys.readouterr().err
+    assert run(config, "--out", "/dev/full") == 1
+    assert "No space left on device: '/dev/full'" in capsys.readouterr().err
     assert run(Path(__file__).parent.parent / "config.toml", "--out", str(config.with_name("x.html"))) == 1
     assert "ends with its gateway" in capsys.readouterr().err
     assert not config.with_name("x.html").exists()

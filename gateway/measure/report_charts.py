@@ -9,6 +9,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from gateway.measure import writing
 from gateway.measure.report_facts import Facts
 
 if TYPE_CHECKING:
@@ -124,7 +125,8 @@ def as_png(charts: Mapping[str, Draw[Shown]], facts: Shown, path: Path, headline
             axes = figure.add_subplot(rows, 2, place)
             axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
             draw(axes, facts)
-        figure.savefig(path, format="png", dpi=120, metadata={"Software": None})
+        with writing.naming(path):
+            figure.savefig(path, format="png", dpi=120, metadata={"Software": None})
 
 
 def _stacked(axes: Axes, facts: Facts, amounts: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gateway import options
 from gateway.config import Config, ConfigError, load
+from gateway.measure import writing
 from gateway.measure.report_facts import Facts, facts
 from gateway.store import Row, StoreError, open_store
 
@@ -88,7 +89,8 @@ def _write(found: Facts, args: argparse.Namespace, now: datetime) -> None:
     from gateway.measure.report_charts import CHARTS, as_png
     from gateway.measure.report_page import headline, page
 
-    args.out.write_text(page(found, written=now))
+    with writing.naming(args.out):
+        args.out.write_text(page(found, written=now))
     if args.png is not None:
         span = f"{found.first.isoformat()} to {found.last.isoformat()}"
         as_png(CHARTS, found, args.png, f"Draftlane, {span}: {headline(found)}")

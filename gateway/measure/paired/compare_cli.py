@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 
+from gateway.measure import writing
 from gateway.measure.load.control import EndpointError, WrongModel
 from gateway.measure.load.sample import ResultsError, Sample, WrongResults
 from gateway.measure.load.trace import TraceError
@@ -95,7 +96,8 @@ def _pages(args: argparse.Namespace, found: Comparison) -> None:
     from gateway.measure.publish.compare_page import page, picture
 
     if args.html is not None:
-        args.html.write_text(page(found))
+        with writing.naming(args.html):
+            args.html.write_text(page(found))
     if args.png is not None:
         picture(found, args.png)
 

@@ -46,6 +46,10 @@ def own(
         raise formats.FormatError(f"{error}; files of other tools come in twos") from None
     settings: dict[str, Any] = header.settings
     names = settings.get("names")
+    if settings.get("command") == "sweep":
+        raise formats.FormatError(
+            f"{path}: calls of draftlane sweep; what can be shown is the JSON that the same sweep prints with --resume --json"
+        )
     if not isinstance(names, list) or len(names) != 2 or settings.get("command") != "compare":
         raise formats.FormatError(f"{path}: results of one endpoint, not of draftlane compare; such files come in twos")
     priced = [_priced(one, (names[0], names[1]), prices, slots) for one in samples]

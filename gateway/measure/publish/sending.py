@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
+from gateway.measure import writing
 from gateway.measure.publish.cloudwatch import Metric, batches, data, embedded
 
 TRIES: Final = 8  # with a pause that doubles up to 20 s: throttling of a busy account lasts for seconds
@@ -52,7 +53,8 @@ def check(args: argparse.Namespace) -> None:
 def give_out(args: argparse.Namespace, metrics: Iterable[Metric], report: str) -> bool:
     """Publish as the options say and print the report; returns whether all went well.
 
-    The lines of a dry run go to standard output and the report beside them, unless that is JSON.
+    The lines of a dry run go to standard output and the report beside them, unless that is JSON. What standard output does
+    not take, as on a full disk, goes to standard error.
     """
     lines: list[str] = []
     well = True
@@ -66,9 +68,10 @@ def give_out(args: argparse.Namespace, metrics: Iterable[Metric], report: str) -
         except PublishError as error:
             sys.stderr.write(f"draftlane {args.command}: {error}\n")
             well = False
-    streams = (sys.stderr, sys.stdout) if lines and not args.json else (sys.stdout, sys.stderr)
-    streams[0].write(f"{report}\n")
-    streams[1].writelines(f"{line}\n" for line in lines)
+    dry = "".join(f"{line}\n" for line in lines)
+    first, beside = (dry, f"{report}\n") if lines and not args.json else (f"{report}\n", dry)
+    well = writing.give_out(first) and well
+    sys.stderr.write(beside)
     return well
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gateway.measure import writing
 from gateway.measure.publish import compare_page, sweep_page
 from gateway.measure.publish.results import Sweep, read
 
@@ -16,12 +17,13 @@ def show(result: Path, html: Path, png: Path | None) -> str:
         OSError: a file cannot be written.
     """
     found = read(result)
+    page = sweep_page.page(found) if isinstance(found, Sweep) else compare_page.page(found)
+    with writing.naming(html):
+        html.write_text(page)
     if isinstance(found, Sweep):
-        html.write_text(sweep_page.page(found))
         if png is not None:
             sweep_page.picture(found, png)
         return sweep_page.headline(found)
-    html.write_text(compare_page.page(found))
     if png is not None:
         compare_page.picture(found, png)
     return found.verdict.text

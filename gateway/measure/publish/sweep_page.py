@@ -78,9 +78,10 @@ def headline(found: Sweep) -> str:
 
 
 def _best(best: Best) -> str:
+    window = str(best.window) if best.window else "no speculation"
     draft = f" with {best.draft}" if best.draft else ""
     flat = f" (flat: {', '.join(best.flat_with)} may be as good)" if best.flat_with else ""
-    return f"{best.window}{draft}{flat}"
+    return f"{window}{draft}{flat}"
 
 
 def _curve(axes: Axes, found: Sweep, *, field: str, label: str, scale: float) -> None:
