@@ -251,6 +251,8 @@ def test_a_sweeps_windows_are_variants() -> None:
             "goodput_tokens_per_s": {"value": 50, "interval": None},
         },
         {"window": 5, "draft": "small", "acceptance_length": 3.0},
+        {"window": 3, "draft": "small", "tpot_seconds": 0.03},
+        {"window": 0, "tpot_seconds": 0.045},
     ]
     content = json.dumps({"kind": "sweep", "windows": rows}).encode()
     found = cloudwatch.of_sweep(read_sweep(Path("s.json"), content), NOW)
@@ -258,6 +260,8 @@ def test_a_sweeps_windows_are_variants() -> None:
     assert [(one.name, one.variant, one.case, one.values) for one in found] == [
         ("InterTokenLatency", "window-7", "json", (20.0,)),
         ("Throughput", "window-7", "json", (50.0,)),
+        ("InterTokenLatency", "small:window-3", "all", (30.0,)),
+        ("InterTokenLatency", "baseline", "all", (45.0,)),
     ]
 
 
@@ -338,6 +342,47 @@ async def test_replay_and_sweep_publish_too(
     assert await asyncio.to_thread(main, ["sweep", "--from", records(tmp_path / "r"), "--cloudwatch", "N"]) == 0
     assert {datum["Dimensions"][0]["Value"] for datum in service.data} >= {"window-1", "window-7"}
     assert {datum["MetricName"] for datum in service.data} == {"InterTokenLatency", "Throughput"}
+
+
+async def test_a_sweep_on_engines_publishes_its_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All four metrics of every window, a value per call; windows that only the resumed file knows are not of this sweep."""
+    trace, out = tmp_path / "t", str(tmp_path / "out")
+    trace.write_text('{"prompt": "Count to ten.", "category": "json", "max_tokens": 8}\n' * 3)
+    async with serve(EngineSettings(speed=200)) as plain, serve(EngineSettings(kind="speculative", speed=200)) as spec:
+        words = ["sweep", str(trace), "--endpoint", f"7={spec.url}", "--baseline", plain.url, "--out", out]
+        assert await asyncio.to_thread(main, [*words, "--endpoint", f"3={spec.url}"]) == 0
+        capsys.readouterr()
+        assert await asyncio.to_thread(main, [*words, "--resume", "--cloudwatch", "N", "--dry-run"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    variants = [("baseline", "all"), ("baseline", "json"), ("window-7", "all"), ("window-7", "json")]
+    assert [(line["Variant"], line["TestCase"]) for line in lines] == variants
+    assert all(len(line[name]) == 3 for line in lines for name in ("TTFT", "InterTokenLatency", "E2E"))
+    assert all(line["Throughput"] > 0 for line in lines)
+
+
+@pytest.mark.parametrize(
+    "words", [("--json",), (), ("--cloudwatch", "N", "--dry-run")], ids=["json", "text", "dry run"]
+)
+@pytest.mark.parametrize("command", ["compare", "sweep"])
+def test_a_report_that_standard_output_does_not_take_is_not_lost(
+    command: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    """On a full disk the reason and the whole report are on standard error, and exit is 1."""
+    file = records(tmp_path / "r") if command == "sweep" else str(results(tmp_path / "r"))
+    line = [sys.executable, "-m", "gateway", command, "--from", file, *words]
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(line, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    taken = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert (ran.returncode, taken.returncode) == (1, 0)
+    assert "standard output: No space left on device; what it did not take:" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    if "--dry-run" not in words:  # its lines tell when they were made
+        assert taken.stdout in ran.stderr
+    else:
+        assert ran.stderr.count('{"_aws"') == taken.stdout.count('{"_aws"') > 0
+        assert taken.stderr in ran.stderr
 
 
 @pytest.mark.parametrize("command", ["replay", "sweep", "compare"])

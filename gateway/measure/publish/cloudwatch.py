@@ -21,6 +21,7 @@ import msgspec
 from gateway.measure.load.sample import Sample
 from gateway.measure.paired.pairs import level_of, reached
 from gateway.measure.publish.results import Sweep
+from gateway.measure.windows.candidate import Candidate
 
 TTFT, INTER_TOKEN, E2E, THROUGHPUT = "TTFT", "InterTokenLatency", "E2E", "Throughput"
 UNITS: Final = {
@@ -93,7 +94,7 @@ def of_figures(variant: str, case: str, at: float, values: Mapping[str, Iterable
 
 
 def of_sweep(found: Sweep, at: float) -> list[Metric]:
-    """Return the metrics of a sweep over windows: a variant for each window, "window-7", with the draft's name before it."""
+    """Return the metrics of a sweep over windows without its calls, named as they would be: "window-7", "small:window-7"."""
     metrics: list[Metric] = []
     for row in found.windows:
         category, draft = row.line
@@ -103,9 +104,7 @@ def of_sweep(found: Sweep, at: float) -> list[Metric]:
             E2E: [row.value("e2e_seconds", 1000)],
             THROUGHPUT: [row.value("goodput_tokens_per_s")],
         }
-        metrics += of_figures(
-            f"{draft}-window-{row.window}" if draft else f"window-{row.window}", category or ALL, at, values
-        )
+        metrics += of_figures(Candidate(row.window, draft).label, category or ALL, at, values)
     return metrics
 
 

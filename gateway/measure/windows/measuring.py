@@ -58,8 +58,8 @@ class Engines:
         return sorted(found, key=lambda one: (one.window > 0, one.draft, one.window))
 
 
-def measure(args: argparse.Namespace, engines: Engines, stderr: TextIO) -> Sweep:
-    """Measure, and tell what was found, also when it ended before its end.
+def measure(args: argparse.Namespace, engines: Engines, stderr: TextIO) -> tuple[Sweep, Sequence[Sample]]:
+    """Measure, and tell what was found and in which calls, also when it ended before its end.
 
     Raises:
         TraceError: the trace cannot be read, or sent as it is.
@@ -76,8 +76,10 @@ def measure(args: argparse.Namespace, engines: Engines, stderr: TextIO) -> Sweep
         session, progress = _session(plan, file, engines, stderr)
         ended = _Measuring(session, engines, survey, progress).run()
     blocks = ("engines ran one after another: what changed on the machine meanwhile is in the figures",)
-    return online.sweep(
-        session.samples,
+    labels = {one.label for one in engines.candidates}
+    samples = [sample for sample in session.samples if sample.target in labels]  # others' were resumed from the file
+    found = online.sweep(
+        samples,
         _terms(args, engines, plan.load),
         settings={
             "mode": "measured",
@@ -89,6 +91,7 @@ def measure(args: argparse.Namespace, engines: Engines, stderr: TextIO) -> Sweep
         warnings=blocks if engines.started else (),
         ended=ended,
     )
+    return found, samples
 
 
 def _plan(trace: Trace, args: argparse.Namespace) -> Plan:

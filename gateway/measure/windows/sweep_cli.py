@@ -6,13 +6,14 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gateway.measure.load.control import EndpointError, WrongModel
 from gateway.measure.load.sample import ResultsError, WrongResults
 from gateway.measure.load.trace import TraceError
 from gateway.measure.publish import cloudwatch, sending
+from gateway.measure.publish.cloudwatch import Metric
 from gateway.measure.publish.results import sweep_of
 from gateway.measure.windows import offline, records, result, sweep_options
 from gateway.measure.windows.measuring import Engines, measure
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         check(args)
         sending.check(args)
-        found = from_records(args) if args.source is not None else measure(args, engines(args, os.environ), sys.stderr)
+        found, metrics = _recorded(args) if args.source is not None else _measured(args)
     except (
         WrongUse,
         WrongModel,
@@ -56,8 +57,18 @@ def run(args: argparse.Namespace) -> int:
         print(f"draftlane sweep: {error}", file=sys.stderr)
         return 1
     report = result.as_json(found) if args.json else text(found)
-    well = sending.give_out(args, cloudwatch.of_sweep(sweep_of(found), time.time()), report)
+    well = sending.give_out(args, metrics, report)
     return 1 if not well or found.ended is not None or result.ALL not in found.best else 0
+
+
+def _recorded(args: argparse.Namespace) -> tuple[Sweep, Sequence[Metric]]:
+    found = from_records(args)
+    return found, cloudwatch.of_sweep(sweep_of(found), time.time())
+
+
+def _measured(args: argparse.Namespace) -> tuple[Sweep, Sequence[Metric]]:
+    found, samples = measure(args, engines(args, os.environ), sys.stderr)
+    return found, cloudwatch.of_samples(samples)
 
 
 def check(args: argparse.Namespace) -> None:
