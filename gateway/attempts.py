@@ -99,6 +99,10 @@ class Tries(msgspec.Struct):
         self.count += 1
         self.replicas.append(replica)
 
+    def may_repeat(self, replica: Replica) -> bool:
+        """Whether a replica may be asked once more in this call."""
+        return self.count < MAX_ATTEMPTS and self.replicas.count(replica) < ATTEMPTS_PER_REPLICA
+
     def refuse(self, stream: Stream, verdict: Verdict) -> None:
         """Keep an engine's own error reply: it is what the client gets if nothing works.
 

@@ -22,7 +22,6 @@ import msgspec
 
 from gateway import sse
 from gateway.attempts import (
-    ATTEMPTS_PER_REPLICA,
     MAX_ATTEMPTS,
     Attempt,
     Outgoing,
@@ -139,7 +138,7 @@ class Upstream:
     def _once_more(self, pool: Pool, tries: Tries, now: float) -> Replica | None:
         """Return a replica of the pool that may be asked a second time, now or, if it is cooling, at that time."""
         for replica in pool.replicas:
-            if replica.usable(now) and tries.replicas.count(replica) < ATTEMPTS_PER_REPLICA:
+            if replica.usable(now) and tries.may_repeat(replica):
                 return replica
         return None
 
@@ -253,7 +252,7 @@ class Upstream:
         try:
             await reply.head()
         except Broken as error:
-            if not reply.reused or error.seen or tries.count >= MAX_ATTEMPTS:
+            if not reply.reused or error.seen or not tries.may_repeat(replica):
                 raise
         except BaseException:
             reply.abort()

@@ -502,6 +502,17 @@ async def test_an_engine_is_asked_twice_at_most(fault: Script) -> None:
         assert world.running() == 0
 
 
+@pytest.mark.parametrize("fault", [[RESET], [CLOSE]])
+async def test_a_stale_connection_after_a_failure_is_no_third_request(fault: Script) -> None:
+    """When the second request finds the connection of the first one stale, the engine is not asked a third time."""
+    async with fleet({"base": [[[refusal("oops", 500)], fault, JSON]]}) as world:
+        stream = await world.open()  # the engine's own refusal, as nothing did better
+        status = stream.reply.status
+        stream.close()
+
+        assert (status, world.asked()) == (500, {"base": 2})
+
+
 @pytest.mark.parametrize("idempotent", [True, False])
 async def test_a_stale_connection_is_replaced_at_once(idempotent: bool) -> None:  # noqa: FBT001
     """A server that had closed the idle connection never saw the request, so even one that may not repeat is sent again."""
