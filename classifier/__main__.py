@@ -36,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--out", type=Path, metavar="FILE", required=True, help="where the artefact goes")
     train.add_argument("--no-seed", action="store_true", help="learn without the project's own measured requests")
     train.add_argument(
-        "--seed", type=int, default=None, metavar="N", help="of all chance there is (default: a fixed one)"
+        "--seed", type=_seed, default=None, metavar="N", help="of all chance there is (default: a fixed one)"
     )
     train.add_argument("--json", action="store_true", help="print one JSON object")
     evaluate = commands.add_parser("evaluate", help="judge an artefact on data, or the method by cross-validation")
@@ -67,6 +67,13 @@ def _parser() -> argparse.ArgumentParser:
     score.add_argument("--top", type=int, default=8, metavar="N", help="how many features to explain by")
     score.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
+
+
+def _seed(text: str) -> int:
+    """A seed as numpy takes it; argparse tells what raises here."""
+    if int(text) < 0:
+        raise argparse.ArgumentTypeError(f"a seed is not negative, as {text} is")
+    return int(text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -188,15 +195,25 @@ def _score_rows(directory: Path, scorer: Scorer) -> int:
     if not files:
         raise _Misuse(f"{directory} holds no *.jsonl files")
     for file in files:
-        for line in file.read_text(encoding="utf-8").splitlines():
-            if not line.strip():
-                continue
-            content = json.loads(line)
-            found = scorer.score(View.of(content))
-            told = {"id": content.get("id") if isinstance(content, dict) else None, "score": round(found.value, 6)}
-            told |= {"acceptance_length": round(found.acceptance_length, 4), "spread": round(found.spread, 4)}
-            print(json.dumps(told | {"output_tokens": round(found.output_tokens, 1)}))
+        with file.open(
+            encoding="utf-8"
+        ) as lines:  # splitlines would also break at U+2028 and the like, inside of a text
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    print(json.dumps(_scored(line, f"{file.name}:{number}", scorer)))
     return 0
+
+
+def _scored(line: str, place: str, scorer: Scorer) -> dict[str, Any]:
+    """What is told of one row; raises _Misuse naming the place of a line that is no JSON."""
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise _Misuse(f"{place}: {error}") from error
+    found = scorer.score(View.of(content))
+    told = {"id": content.get("id") if isinstance(content, dict) else None, "score": round(found.value, 6)}
+    told |= {"acceptance_length": round(found.acceptance_length, 4), "spread": round(found.spread, 4)}
+    return told | {"output_tokens": round(found.output_tokens, 1)}
 
 
 if __name__ == "__main__":

@@ -80,6 +80,24 @@ def test_rows_without_labels_are_scored(tmp_path: Path, capsys: pytest.CaptureFi
     assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == ["x", None]
 
 
+def test_lines_end_at_newlines_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Unicode's own separators, which JSON allows inside of strings, part no row."""
+    row = {"id": "x", "messages": [{"role": "user", "content": "one\u2028two\u2029three\x85four"}]}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    assert main(["score", "--data", str(tmp_path)]) == 0
+    assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == ["x"]
+
+
+@pytest.mark.parametrize("line", ['{"id": ', "[" * 100_000])
+def test_a_row_that_cannot_be_scored_is_named(tmp_path: Path, line: str, capsys: pytest.CaptureFixture[str]):
+    """A line that is no JSON ends the scoring with its file and number."""
+    (tmp_path / "a.jsonl").write_text('{"id": "x"}\n' + line, encoding="utf-8")
+
+    assert main(["score", "--data", str(tmp_path)]) == 2
+    assert "a.jsonl:2: " in capsys.readouterr().err
+
+
 def test_one_prompt_is_explained(capsys: pytest.CaptureFixture[str]):
     """A prompt's score comes with the features that moved it, as JSON and for people."""
     assert main(["score", "Count from 1 to 50", "--json", "--top", "4"]) == 0
@@ -134,7 +152,9 @@ def test_wrong_use_ends_with_two(arguments: list[str], said: str, capsys: pytest
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [[], ["fly"], ["train"], ["score", "--nonsense"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["fly"], ["train"], ["score", "--nonsense"], ["train", "--out", "x", "--seed", "-1"]]
+)
 def test_unknown_arguments_end_with_two(arguments: list[str]):
     """The parser's own errors exit 2 as well."""
     with pytest.raises(SystemExit) as stopped:
