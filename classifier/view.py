@@ -19,6 +19,7 @@ EARLIER_CAP = 1024
 TOOLS_CAP = 1536
 SEEN_MESSAGES = 24  # at either end of the list
 SEEN_PARTS = 16  # at either end of one message's content
+SEEN_IN_ALL = 512  # parts and lists of one reading, however they are nested; a thousand cost half a millisecond
 SEEN_TOOLS = 32
 DEPTH = 3  # content inside tool results inside content
 _MASK = str.maketrans("123456789", "000000000")
@@ -48,13 +49,14 @@ def number(value: object) -> float | None:
 
 
 class _Reading:
-    """Text gathered from one piece of content, with what was met on the way; `room` is in characters."""
+    """Text gathered from some content, with what was met on the way; `room` is in characters, `patience` in parts."""
 
-    __slots__ = ("audio", "chars", "files", "images", "room", "texts", "token_ids")
+    __slots__ = ("audio", "chars", "files", "images", "patience", "room", "texts", "token_ids")
 
     def __init__(self, room: int) -> None:
         self.texts: list[str] = []
         self.room = room
+        self.patience = SEEN_IN_ALL
         self.chars = self.images = self.audio = self.files = self.token_ids = 0
 
     def add(self, text: str) -> None:
@@ -92,7 +94,9 @@ def _read(content: object, into: _Reading, depth: int = DEPTH) -> None:
             into.token_ids += len(content)
             return
         for part in _ends(content, SEEN_PARTS):
-            _read(part, into, depth - 1)
+            if into.patience > 0:
+                into.patience -= 1
+                _read(part, into, depth - 1)
 
 
 def _read_part(part: Mapping[str, object], into: _Reading, depth: int) -> None:
@@ -110,7 +114,8 @@ def _read_part(part: Mapping[str, object], into: _Reading, depth: int) -> None:
         into.files += 1
     elif depth > 0:
         for key in ("content", "output", "arguments"):
-            if key in part:
+            if key in part and into.patience > 0:
+                into.patience -= 1
                 _read(part[key], into, depth - 1)
 
 
@@ -153,7 +158,8 @@ def _format(body: Mapping[str, object]) -> str:
     if wanted is None and isinstance(text, Mapping):
         wanted = text.get("format")
     if isinstance(wanted, Mapping):
-        return _FORMS.get(str(wanted.get("type"))[:32], "")
+        kind = wanted.get("type")
+        return _FORMS.get(kind, "") if isinstance(kind, str) else ""
     for key in _GUIDED:
         if body.get(key):
             return "guided"
