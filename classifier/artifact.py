@@ -118,12 +118,13 @@ def _open(path: Path, content: dict[str, Any], sealed: object) -> tuple[Weights,
         if content["features"]["digest"] != digest_of():
             raise ArtefactError(f"{path} was trained on other features than this release computes; {_RETRAIN}")
         weights = Weights(**{name: _unpack(content["arrays"][name]) for name in ARRAYS})
-    except (KeyError, TypeError, ValueError, IndexError, binascii.Error) as error:
+        about = dict(content["about"])
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError, MemoryError, binascii.Error) as error:
         raise ArtefactError(f"{path} lacks what a scorer needs ({error}); {_RETRAIN}") from error
     problem = _misfit(weights)
     if problem:
         raise ArtefactError(f"{path}: {problem}; {_RETRAIN}")
-    return weights, dict(content["about"]), str(sealed)[:12]
+    return weights, about, str(sealed)[:12]
 
 
 def _misfit(weights: Weights) -> str | None:
@@ -141,4 +142,8 @@ def _misfit(weights: Weights) -> str | None:
             return f"{name} holds numbers that are not finite"
     if len(weights.knots) < 2 or (np.diff(weights.knots, axis=0) < 0).any():
         return "the calibration is not monotone"
+    if weights.knots[0, 1] < 0.0 or weights.knots[-1, 1] > 1.0:
+        return "the calibration leaves [0, 1]"
+    if (weights.curve < 1.0).any() or weights.width[0] < 0.0:
+        return "an acceptance length is below one, or likeness grows with distance"
     return None

@@ -140,3 +140,35 @@ def test_the_digest_names_the_features():
     """Sixteen hex digits, the same on every call."""
     assert len(digest_of()) == 16
     assert digest_of() == digest_of()
+
+
+@pytest.mark.parametrize("about", [None, 5, ["x"]])
+def test_an_artefact_without_a_description_is_refused(tmp_path: Path, about: object):
+    """What it was trained on is a part of it: another type there is an error of the file."""
+    with pytest.raises(ArtefactError, match="lacks what a scorer needs"):
+        load(changed(tmp_path / "x.json", about=about))
+
+
+@pytest.mark.parametrize("shape", [[1 << 60], [1 << 80], [-5]])
+def test_an_array_of_an_absurd_size_is_refused(tmp_path: Path, shape: list[int]):
+    """A mostly empty table that claims more memory than there is is an error of the file, not of the machine."""
+    shipped = json.loads(SHIPPED.read_text(encoding="utf-8"))["arrays"]
+    broken = {"words": {"shape": shape, "rows": "", "values": ""}}
+
+    with pytest.raises(ArtefactError, match="lacks what a scorer needs"):
+        load(changed(tmp_path / "x.json", arrays=shipped | broken))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [("knots", 1.5, r"leaves \[0, 1\]"), ("curve", 0.5, "below one"), ("width", -1.0, "grows with distance")],
+)
+def test_numbers_out_of_their_range_are_refused(tmp_path: Path, name: str, value: float, said: str):
+    """A score lies in [0, 1], a step yields a token, and likeness falls with distance, whoever wrote the file."""
+    weights, about, _ = load()
+    broken = getattr(weights, name).copy()
+    broken.flat[-1] = value
+    save(tmp_path / "x.json", replace(weights, **{name: broken}), about)
+
+    with pytest.raises(ArtefactError, match=said):
+        load(tmp_path / "x.json")
