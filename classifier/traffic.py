@@ -49,6 +49,7 @@ FOLDED = 1024  # word buckets of the correction; all words that share one are co
 PRIOR_SAMPLES = 200.0  # independent samples that the artefact counts for, per direction of the standardised features
 HELD_OUT = 20_000  # observations judged at most
 BATCH = 1024
+PAGES = 1 << 20  # bytes of a Parquet column read at once
 FEWEST = 30  # held-out observations below which nothing is concluded
 
 
@@ -72,31 +73,41 @@ class Verdict:
 
 
 def observations(path: Path) -> Iterator[Observation]:
-    """The observations of a JSONL or Parquet file, streamed; biased ones are passed over. Raises DataError."""
+    """The observations of a JSONL or Parquet file, streamed; those that teach nothing are passed over. Raises DataError."""
     for number, content in enumerate(_contents(path), 1):
         try:
             found = _observation(content)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             said = f"the field {error} is missing" if isinstance(error, KeyError) else str(error)
             raise DataError(f"{path.name}, observation {number}: {said}") from error
         if found is not None:
             yield found
 
 
-def _contents(path: Path) -> Iterator[Mapping[str, Any]]:
-    if path.suffix == ".parquet":
-        from pyarrow import parquet
+def _contents(path: Path) -> Iterator[str | Mapping[str, Any]]:
+    """Lines of JSON, or rows of Parquet."""
+    try:
+        if path.suffix == ".parquet":
+            yield from _parquet(path)
+            return
+        with path.open(encoding="utf-8") as lines:
+            yield from (line for line in lines if line.strip())
+    except ValueError as error:  # no Parquet (ArrowInvalid), or no UTF-8
+        raise DataError(f"{path.name} cannot be read: {error}") from error
 
-        for batch in parquet.ParquetFile(path).iter_batches(batch_size=BATCH):
+
+def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
+    from pyarrow import parquet
+
+    # Writers put a million rows in a row group, and its columns would be read whole: both settings keep them from being so.
+    with parquet.ParquetFile(path, buffer_size=PAGES, pre_buffer=False) as file:
+        for batch in file.iter_batches(batch_size=BATCH):
             yield from batch.to_pylist()
-        return
-    with path.open(encoding="utf-8") as lines:
-        for line in lines:
-            if line.strip():
-                yield json.loads(line)
 
 
-def _observation(content: Mapping[str, Any]) -> Observation | None:
+def _observation(content: object) -> Observation | None:
+    if isinstance(content, str):
+        content = json.loads(content)
     if not isinstance(content, Mapping):
         raise TypeError("an observation must be a JSON object")
     if content.get("biased"):
@@ -115,6 +126,8 @@ def _observation(content: Mapping[str, Any]) -> Observation | None:
     measured, template = _measured(content)
     # One long answer says more of itself than of its kind: no call counts for more than twenty.
     weight = min(samples, 20.0) * min(1.0 / chance, LARGEST_WEIGHT)
+    if weight <= 0.0:  # no step was seen
+        return None
     return Observation(measured, min(math.log(length), CEILING), weight, str(content.get("template") or template))
 
 
@@ -131,6 +144,7 @@ def _measured(content: Mapping[str, Any]) -> tuple[Measured, str]:
     cues, words = np.array(given["cues"], np.float64), np.array(given["words"], np.intp)
     if (
         cues.shape != (len(NAMES),)
+        or not np.isfinite(cues).all()
         or words.ndim != 1
         or (words.size and not 0 <= words.min() <= words.max() < 2 * BUCKETS)
     ):

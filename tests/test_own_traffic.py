@@ -1,0 +1,108 @@
+"""Own traffic that is broken, empty or very long: what is refused says where and why, and what is read is read in pieces."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from measured import rows
+
+from classifier.__main__ import main
+from classifier.dataset import DataError
+from classifier.features import NAMES
+from classifier.scorer import Scorer, View
+from classifier.traffic import BATCH, observations
+
+ASKED = {"messages": [{"role": "user", "content": "Count to nine"}]}
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.fixture(scope="module")
+def features() -> dict[str, Any]:
+    """What the gateway keeps of a request whose text it must not keep."""
+    return Scorer.load().features(View.of(ASKED))
+
+
+def kept(path: Path, *contents: object) -> Path:
+    """A file of observations, one a line; strings are written as they are."""
+    lines = [content if isinstance(content, str) else json.dumps(content) for content in contents]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("line", ['{"request":', '{"request": ' + DEEP + ', "acceptance": 2}', "5", '"text"'])
+def test_a_line_that_is_no_observation_is_named(tmp_path: Path, line: str):
+    """Broken, bottomless and other JSON is an error of its line, by file and number."""
+    with pytest.raises(DataError, match=r"t\.jsonl, observation 2: "):
+        list(observations(kept(tmp_path / "t.jsonl", {"request": ASKED, "acceptance": 2}, line)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cues": [math.nan] * len(NAMES)},
+        {"cues": [math.inf] * len(NAMES)},
+        {"cues": [0.0]},
+        {"words": [-1]},
+        {"words": [10**30]},
+    ],
+)
+def test_features_that_would_spoil_the_sums_are_refused(
+    tmp_path: Path, features: dict[str, Any], change: dict[str, Any]
+):
+    """One number that is none would make every sum none, so it ends the training, and is named."""
+    with pytest.raises(DataError, match="observation 1: "):
+        list(observations(kept(tmp_path / "t.jsonl", {"features": features | change, "acceptance": 2})))
+
+
+@pytest.mark.parametrize("given", [{"request": DEEP, "acceptance": 2}, {"request": ASKED, "acceptance": 10**400}])
+def test_no_number_and_no_depth_is_too_much(tmp_path: Path, given: dict[str, Any]):
+    """A body nested without end, kept as text, and an acceptance that no float holds are errors of their line."""
+    with pytest.raises(DataError, match="observation 1: "):
+        list(observations(kept(tmp_path / "t.jsonl", given)))
+
+
+@pytest.mark.parametrize("steps", [0, -3, math.nan])
+def test_calls_without_a_step_teach_nothing(tmp_path: Path, steps: float, capsys: pytest.CaptureFixture[str]):
+    """An observation without weight is passed over, so that a file of such decides nothing instead of dividing by zero."""
+    seen = [{"request": {"messages": row["messages"]}, "acceptance": 2, "steps": steps} for row in rows(100)]
+    path = kept(tmp_path / "t.jsonl", *seen)
+
+    assert list(observations(path)) == []
+    assert main(["train", "--traffic", str(path), "--out", str(tmp_path / "out.json")]) == 1
+    assert "only 0 observations are held out" in capsys.readouterr().out
+    assert not (tmp_path / "out.json").exists()
+
+
+@pytest.mark.parametrize(("name", "raw"), [("t.parquet", b"no Parquet"), ("t.jsonl", b"\xff\xfe{}")])
+def test_a_file_of_another_kind_is_named(tmp_path: Path, name: str, raw: bytes, capsys: pytest.CaptureFixture[str]):
+    """What is no Parquet and what is no UTF-8 ends with exit code 2 and a sentence, not a traceback."""
+    (tmp_path / name).write_bytes(raw)
+
+    assert main(["train", "--traffic", str(tmp_path / name), "--out", str(tmp_path / "out.json")]) == 2
+    assert f"{name} cannot be read" in capsys.readouterr().err
+
+
+def test_parquet_is_read_in_pieces(tmp_path: Path, features: dict[str, Any]):
+    """Of a row group as large as a whole file only pages and one batch are held, not its columns."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    count = 12 * BATCH
+    numbers = np.random.default_rng(1).random(count * len(NAMES))  # no two alike: no dictionary makes the file small
+    cues = pa.ListArray.from_arrays(np.arange(count + 1) * len(NAMES), numbers)
+    words = pa.array([features["words"]] * count)
+    digest = pa.array([features["digest"]] * count)
+    given = pa.StructArray.from_arrays([digest, cues, words], ["digest", "cues", "words"])
+    table = pa.table({"acceptance": np.full(count, 2.0), "features": given})
+    parquet.write_table(table, tmp_path / "t.parquet", row_group_size=count)
+    del table, given, cues, numbers
+    before = pa.total_allocated_bytes()
+    most = max(pa.total_allocated_bytes() - before for _ in observations(tmp_path / "t.parquet"))
+
+    assert parquet.ParquetFile(tmp_path / "t.parquet").num_row_groups == 1
+    assert most < (tmp_path / "t.parquet").stat().st_size / 2
