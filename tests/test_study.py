@@ -198,6 +198,30 @@ async def test_failed_calls_are_asked_again(tmp_path: Path) -> None:
         assert kept.samples == []
 
 
+async def test_a_draft_is_compared_with_the_baseline_beside_it(tmp_path: Path) -> None:
+    """Both get the same prompts as often, each goes first in turn, and their ratio is one of what was measured together."""
+    arm = drafts.Arm("draft-4 window 2", {})
+    options = {"speed": 100.0, "model": SERVED, "per_request_metrics": True}
+    async with (
+        engine.serve(EngineSettings(kind="baseline", **options)) as baseline,
+        engine.serve(EngineSettings(kind="speculative", **options)) as speculative,
+    ):
+        with Kept(tmp_path / "drafts.jsonl", {}) as kept:
+            assert not drafts._whole(kept, arm)
+            await drafts._measure(arm, baseline.url, speculative.url, kept)
+            found = drafts._compared(kept, arm)
+            own, beside = kept.of(arm.name), kept.of(arm.beside)
+
+            assert drafts._whole(kept, arm)
+    assert len(own) == len(beside) == drafts.REPEATS * drafts.PROMPTS * len(FAMILIES)
+    first = {repeat: min(one.started for one in own if one.repeat == repeat) for repeat in range(2)}
+    assert [min(one.started for one in beside if one.repeat == repeat) < first[repeat] for repeat in range(2)] == [
+        True,
+        False,
+    ]
+    assert found["sequence"].first.acceptance == 1.0 < found["sequence"].second.acceptance
+
+
 def test_drafts_that_are_not_distilled_are_named(tmp_path: Path) -> None:
     """Comparing drafts before `make lab-draft` says so."""
     place = Place(tmp_path)

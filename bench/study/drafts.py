@@ -1,13 +1,15 @@
 """Drafts of two sizes and windows, for real: the study compared a 1.7B with a 0.6B draft and swept the window.
 
-Engines run one after another, each on the half of the machine that the lab gives a pool, at the study's four calls at once.
-Before them and after them runs the baseline: what drifts shows in the difference.
+Engines run one after another, each on one half of the machine, beside a baseline on the other half that stays. Each takes turns
+with that baseline, prompts in blocks of four times the study's four calls at once, so that both meet the same hours of the
+machine. The quickest of a prompt's repetitions counts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -17,26 +19,32 @@ from bench.study.load import Job
 from bench.study.prompts import FAMILIES, KINDS, requests
 from bench.study.routing import replace_body
 from bench.study.stand import Kept, endpoint, engines, say
-from gateway.measure.lab.engines import NGRAM, EngineSpec
+from gateway.measure.lab.engines import NGRAM
 from gateway.measure.lab.model import STAMP
 from gateway.measure.lab.place import SERVED, Place
 from gateway.measure.lab.session import specs
+from gateway.measure.load.trace import Request
 
 DRAFTS: Final = ("SmolLM2-draft-4", "SmolLM2-draft-2")
 WINDOWS: Final = (1, 2, 4)
 NGRAM_WINDOWS: Final = (2, 5, 10)
 CONCURRENCY: Final = 4
-PROMPTS: Final = 3  # of each family
+PROMPTS: Final = 2  # of each family
 TOKENS: Final = 64
-REPEATS: Final = 2  # of each prompt, of which the quicker counts
+REPEATS: Final = 2  # of each prompt
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """An engine to measure: with a draft and a window, or without."""
+    """An engine to measure: what drafts, and its window."""
 
     name: str
-    config: dict[str, object] | None
+    config: dict[str, object]
+
+    @property
+    def beside(self) -> str:
+        """The label of the baseline's calls that took turns with it."""
+        return f"baseline beside {self.name}"
 
 
 def arms(place: Place, *, quick: bool) -> list[Arm]:
@@ -57,7 +65,7 @@ def arms(place: Place, *, quick: bool) -> list[Arm]:
         for window in windows
     ]
     looked_up = [Arm(f"lookup window {window}", {**NGRAM, "num_speculative_tokens": window}) for window in lookups]
-    return [Arm("baseline", None), *drafted, *looked_up, Arm("baseline again", None)]
+    return [*drafted, *looked_up]
 
 
 def run(folder: Path, *, quick: bool = False) -> dict[str, Any]:
@@ -66,16 +74,8 @@ def run(folder: Path, *, quick: bool = False) -> dict[str, Any]:
     wanted = arms(place, quick=quick)
     made = {draft: json.loads((place.models / draft / STAMP).read_text())["draft"] for draft in DRAFTS}
     with Kept(folder / "drafts.jsonl", {"study": "drafts", "drafts": made}) as kept:
-        for number, arm in enumerate(wanted, 1):
-            asyncio.run(_measure(arm, f"{number} of {len(wanted)}", kept))
-        base = by_group(quickest([*kept.of("baseline"), *kept.of("baseline again")]), KINDS)
-        found = {
-            arm.name: {
-                group: pair(base[group], samples)
-                for group, samples in by_group(quickest(kept.of(arm.name)), KINDS).items()
-            }
-            for arm in wanted
-        }
+        _measure_missing([arm for arm in wanted if not _whole(kept, arm)], kept)
+        found = {arm.name: pairs for arm in wanted if (pairs := _compared(kept, arm))}
     print(_shown(found, made))
     return {
         "drafts": made,
@@ -83,21 +83,44 @@ def run(folder: Path, *, quick: bool = False) -> dict[str, Any]:
     }
 
 
-async def _measure(arm: Arm, place: str, kept: Kept) -> None:
+def _asked() -> list[Request]:
     families = tuple(replace(family, prompts=family.prompts[:PROMPTS]) for family in FAMILIES)
-    asked = [
+    return [
         replace_body(one, max_tokens=min(TOKENS, int(one.body["max_tokens"])))
         for one in requests(families, model=SERVED)
     ]
-    if len(kept.of(arm.name)) >= REPEATS * len(asked):
+
+
+def _whole(kept: Kept, arm: Arm) -> bool:
+    return all(len(kept.of(name)) >= REPEATS * len(_asked()) for name in (arm.name, arm.beside))
+
+
+def _measure_missing(missing: Sequence[Arm], kept: Kept) -> None:
+    if not missing:
         return
-    say(f"engine {place}: {arm.name}")
-    half = specs()[1].processors
-    spec = EngineSpec(name="study", processors=half, speculative_config=arm.config)
-    with engines([spec]) as urls:
-        target = endpoint(arm.name, urls["study"])
-        for repeat in range(REPEATS):
-            await kept.measure([Job(target, one, repeat) for one in asked], CONCURRENCY)
+    base, half = specs()
+    with engines([base]) as stays:
+        for number, arm in enumerate(missing, 1):
+            say(f"engine {number} of {len(missing)}: {arm.name}")
+            with engines([replace(half, name="drafting", speculative_config=arm.config)]) as urls:
+                asyncio.run(_measure(arm, stays["baseline"], urls["drafting"], kept))
+
+
+async def _measure(arm: Arm, base: str, url: str, kept: Kept) -> None:
+    """Let the arm and the baseline take turns, block by block, each going first in turn."""
+    sides = [endpoint(arm.beside, base), endpoint(arm.name, url)]
+    asked, size = _asked(), 4 * CONCURRENCY
+    for repeat in range(REPEATS):
+        for start in range(0, len(asked), size):
+            for target in sides:
+                jobs = [Job(target, one, repeat) for one in asked[start : start + size]]
+                await kept.measure(jobs, CONCURRENCY)
+            sides.reverse()
+
+
+def _compared(kept: Kept, arm: Arm) -> dict[str, Pair]:
+    base, own = (by_group(quickest(kept.of(name)), KINDS) for name in (arm.beside, arm.name))
+    return {group: pair(base[group], samples) for group, samples in own.items() if group in base}
 
 
 def _shown(found: dict[str, dict[str, Pair]], made: dict[str, Any]) -> str:
@@ -105,8 +128,9 @@ def _shown(found: dict[str, dict[str, Pair]], made: dict[str, Any]) -> str:
     head = (
         "engine",
         "ms/token",
-        "step ms",
+        "baseline beside it",
         "tokens/step",
+        "break-even",
         "ratio, all (95 %)",
         *(f"ratio, {kind}" for kind in kinds),
         "tokens/step by family",
@@ -116,8 +140,8 @@ def _shown(found: dict[str, dict[str, Pair]], made: dict[str, Any]) -> str:
         every = pairs[ALL]
         rows.append(
             (
-                *(name, f"{every.second.tpot_ms:.1f}", f"{every.second.step_ms:.1f}", f"{every.second.acceptance:.2f}"),
-                shown(every.tpot),
+                *(name, f"{every.second.tpot_ms:.1f}", f"{every.first.tpot_ms:.1f}", f"{every.second.acceptance:.2f}"),
+                *(f"{every.second.step_ms / every.first.step_ms:.2f}", shown(every.tpot)),
                 *(shown(pairs[kind].tpot) for kind in kinds),
                 ", ".join(f"{family} {pairs[family].second.acceptance:.2f}" for family in KINDS if family in pairs),
             )
