@@ -226,7 +226,7 @@ def test_time_with_nothing_under_way_does_not_count() -> None:
 
 
 def test_failed_calls_break_their_pair_and_are_told() -> None:
-    """A pair counts whole or not at all; failures are counted by pool and warned of."""
+    """A pair counts whole or not at all; failures are counted by pool and warned of, with line, name and reason."""
     samples = calls({"": 0.5})
     samples[3] = call("spec@1", 2, 0.02, error="http 500: no", status=500)
     found = compared(samples)
@@ -234,6 +234,7 @@ def test_failed_calls_break_their_pair_and_are_told() -> None:
     assert only(found).overall.pairs == 29
     assert [pool.failed for pool in only(found).overall.pools] == [0, 1]
     assert any("1 of 30 calls failed" in warning for warning in found.warnings)
+    assert "spec@1: line 2 (p2) failed, http 500: no" in found.warnings
 
 
 def test_answers_in_one_piece_are_judged_by_their_end() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from gateway.measure.doctor.finding import Checkup
 from gateway.measure.doctor.hbm import GIB, ModelError
 
 MIB = 1024**2
+ROOT = Path(__file__).parent.parent
 
 
 def planned(**changes: Any) -> Checkup:
@@ -110,3 +113,14 @@ def test_the_command_speaks_and_fails(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["doctor", "hbm", "--target", str(tmp_path)]) == 2
     assert main(["doctor", "hbm", "--bytes-per-kv", "0"]) == 2
     assert "--bytes-per-kv" in capsys.readouterr().err
+
+
+def test_a_full_disk_hides_no_finding() -> None:
+    """What standard output does not take is on standard error, and exit is 1 though nothing is to fix."""
+    line = [sys.executable, "-m", "gateway", "doctor", "hbm"]
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(line, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert ran.returncode == 1
+    assert "standard output: No space left on device; what it did not take:" in ran.stderr
+    assert ran.stderr.endswith("nothing to fix\n")

@@ -427,14 +427,19 @@ async def test_an_endpoint_that_dies(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 async def test_refusals_are_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An error that the endpoint answers with is measured and told by kind, and no reason to stop or to ask again."""
+    """An endpoint's error is measured and told by kind and by line, and no reason to stop or to ask again."""
     out = tmp_path / "out"
     good = sse(ROLE, delta("a", finish="stop"), USAGE, DONE)
     models, busy = [reply({"data": []})], [refusal("busy", 503)]
     async with scripted(models, busy, good, busy, [refusal("no", 400)]) as engine:
         options = (trace(tmp_path / "t", 4), "--to", engine.url, "--model", "m", "--stop-after", 1, "--out", out)
         assert await replayed(*options, "--json") == 0
-        assert json.loads(capsys.readouterr().out)["errors"] == {"http 503": 2, "http 400": 1}
+        found = json.loads(capsys.readouterr().out)
+        assert found["errors"] == {"http 503": 2, "http 400": 1}
+        assert found["warnings"][-2:] == [
+            "line 1, line 3 failed, the first: http 503: busy",
+            "line 4 failed, http 400: no",
+        ]
         seen = len(engine.seen)
         assert await replayed(*options, "--resume") == 0
         assert len(engine.seen) == seen + 1  # the models alone
@@ -657,6 +662,18 @@ def sample(line: int = 1, **fields: Any) -> Sample:
     """Return a sample of one line."""
     found: Mapping[str, Any] = {"id": "a", "target": "here", "started": 0.0, "status": 200, "e2e_seconds": 1.0}
     return Sample(line=line, **{**found, **fields})
+
+
+def test_failures_name_their_lines() -> None:
+    """Each kind names its first five lines once, whatever the repeats, and calls of files without lines by their names."""
+    busy = [sample(line, id=f"line-{line}", error="http 503: busy", repeat=line % 2) for line in range(8, 0, -1)]
+    again = sample(8, id="line-8", error="http 503: still busy", repeat=3)
+    found = summary.failures([*busy, again, sample(9), sample(0, id="talk/2", error="timeout: 3 s")])
+
+    assert found == [
+        "line 1, line 2, line 3, line 4, line 5 and 3 more failed, the first: http 503: busy",
+        "talk/2 failed, timeout: 3 s",
+    ]
 
 
 def test_figures() -> None:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gateway.measure import writing
 from gateway.measure.doctor.finding import Checkup, as_dict, text
 
 
@@ -139,8 +140,8 @@ def _key(name: str | None) -> str | None:
 
 def _tell(found: Sequence[Checkup], args: argparse.Namespace) -> int:
     told: dict[str, Any] = as_dict(found)
-    print(json.dumps(told) if args.json else text(found))
-    return 0 if told["ok"] else 1
+    well = writing.give_out(f"{json.dumps(told) if args.json else text(found)}\n")
+    return 0 if well and told["ok"] else 1
 
 
 def _plan(args: argparse.Namespace) -> int:
@@ -153,10 +154,12 @@ def _plan(args: argparse.Namespace) -> int:
     except diagnosis.DescriptionError as error:
         print("\n".join(f"{args.plan}: {problem}" for problem in error.problems), file=sys.stderr)
         return 2
-    print(json.dumps(diagnosis.as_dict(found)) if args.json else diagnosis.text(described, found))
+    well = writing.give_out(
+        f"{json.dumps(diagnosis.as_dict(found)) if args.json else diagnosis.text(described, found)}\n"
+    )
     for problem in found.problems:
         print(f"{args.plan}: {problem}", file=sys.stderr)
-    return 1 if found.problems else 0
+    return 1 if found.problems or not well else 0
 
 
 def _positive(text: str) -> int:

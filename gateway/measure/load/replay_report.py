@@ -54,7 +54,7 @@ def as_text(outcome: Outcome, plan: Plan) -> str:
 
 def warnings(outcome: Outcome, late: summary.Lateness | None) -> list[str]:
     """Return what to know before the figures are believed."""
-    found = [outcome.warning, late.warning if late else None]
+    found = [outcome.warning, late.warning if late else None, *summary.failures(outcome.samples)]
     uncounted = sum(1 for sample in outcome.samples if sample.ok and sample.completion_tokens is None)
     if uncounted:
         found.append(f"{uncounted:,} answers told no usage: they count in no figure of tokens")

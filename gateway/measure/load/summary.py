@@ -14,6 +14,7 @@ from gateway.measure.load.sample import Sample, weighted_acceptance
 _QUANTILES: Final = (0.5, 0.95)
 _SLIP: Final = 0.05  # of the median E2E, by which calls may be late at p95 without a word
 _LEAST_SLIP: Final = 0.01  # seconds; less is what a loop is late by anyway
+_NAMED: Final = 5  # lines that are named for each kind of error
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -133,8 +134,31 @@ def groups(samples: Sequence[Sample], name: Callable[[Sample], str | None]) -> d
 
 def errors(samples: Iterable[Sample]) -> dict[str, int]:
     """Return how often each kind of error came, the most frequent first; HTTP errors by status."""
-    kinds = Counter(sample.error.split(":", maxsplit=1)[0] for sample in samples if sample.error is not None)
-    return dict(kinds.most_common())
+    return dict(Counter(_kind(sample) for sample in samples if not sample.ok).most_common())
+
+
+def failures(samples: Iterable[Sample]) -> list[str]:
+    """Return each kind of error with the lines that met it and the words of the first, the most frequent kind first."""
+    failed = sorted((sample for sample in samples if not sample.ok), key=lambda sample: (sample.line, sample.repeat))
+    return [_met([sample for sample in failed if _kind(sample) == kind]) for kind in errors(failed)]
+
+
+def _kind(sample: Sample) -> str:
+    return (sample.error or "").split(":", maxsplit=1)[0]
+
+
+def _met(failed: Sequence[Sample]) -> str:
+    places = list(dict.fromkeys(_place(sample) for sample in failed))
+    more = f" and {len(places) - _NAMED:,} more" if len(places) > _NAMED else ""
+    first = "the first: " if len(places) > 1 else ""
+    return f"{', '.join(places[:_NAMED])}{more} failed, {first}{failed[0].error}"
+
+
+def _place(sample: Sample) -> str:
+    """Return where a call stands in its file: its line, and its name where that says more."""
+    if not sample.line:
+        return sample.id
+    return f"line {sample.line}" + (f" ({sample.id})" if sample.id != f"line-{sample.line}" else "")
 
 
 _COLUMNS: Final[tuple[tuple[str, Callable[[Figures], float | None], str], ...]] = (

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gateway.measure.load import summary
 from gateway.measure.load.sample import Sample
 from gateway.measure.paired import pairs, verdict
 from gateway.measure.paired.groups import group
@@ -70,7 +71,7 @@ def comparison(
         levels=levels,
         verdict=verdict.across(levels),
         ended=ended,
-        warnings=(*notes, *_warnings(levels, terms)),
+        warnings=(*notes, *_warnings(levels, terms), *_failed(found)),
     )
 
 
@@ -79,6 +80,13 @@ def _warnings(levels: Iterable[Level], terms: Terms) -> Iterator[str]:
         yield from verdict.warnings(level, terms.precision)
     if not terms.pairing:
         yield "the calls have no pairs: the pools were measured apart, so drift between the runs is in the ratios"
+
+
+def _failed(runs: Iterable[pairs.Run]) -> Iterator[str]:
+    """Tell which lines failed, and how, on which pool."""
+    for run in runs:
+        for name, calls in run.failed.items():
+            yield from (f"{pairs.label(name, run.concurrency)}: {words}" for words in summary.failures(calls))
 
 
 def _level(run: pairs.Run, ended: Ended, terms: Terms, temperature: float | None) -> Level:
