@@ -70,12 +70,13 @@ static int read_lexicon(Kernel *self, PyObject *spec) {
 enum { CENTRE, SCALE, RARITY, PROTOTYPES, BIAS, CUES, WORDS, LIKENESS, NOISE, KNOTS, PARTS };
 
 static int make_room(Weights *w) {
-    size_t p = (size_t)w->prototypes, k = (size_t)w->knots;
+    size_t k = (size_t)w->knots;
     w->words = PyMem_Calloc(2 * BUCKETS, sizeof *w->words);
-    w->grid = PyMem_Calloc(p * PADDED + 1, 1);
-    w->lengths = PyMem_Calloc(p + 1, sizeof *w->lengths);
     w->blocks = (w->prototypes + BLOCK - 1) / BLOCK;
-    w->likeness = PyMem_Calloc((size_t)w->blocks * BLOCK * HEADS + 1, sizeof *w->likeness);
+    size_t rows = (size_t)w->blocks * BLOCK;
+    w->grid = PyMem_Calloc(rows * PADDED + 1, 1);
+    w->lengths = PyMem_Calloc(rows + 1, sizeof *w->lengths);
+    w->likeness = PyMem_Calloc(rows * HEADS + 1, sizeof *w->likeness);
     w->knot_x = PyMem_Calloc(2 * k, sizeof *w->knot_x);
     if (!w->words || !w->grid || !w->lengths || !w->likeness || !w->knot_x) {
         PyErr_NoMemory();

@@ -10,7 +10,8 @@
 #define FASTEST
 #endif
 
-static const float CLIP = 3.0f; /* standard deviations */
+enum { RATIO = FINE / STEPS };
+static const float LEAST = -87.0f; /* e to this power is about the smallest normal number */
 
 /* Lay the tables out for reading; the arrays are checked by the caller. Returns -1 when a prototype is not on the grid. */
 int weights_fill(Weights *w, const float *prototypes, const float *words, const float *rarity, const float *likeness) {
@@ -21,9 +22,9 @@ int weights_fill(Weights *w, const float *prototypes, const float *words, const 
     for (int p = 0; p < w->prototypes; p++) {
         for (int c = 0; c < w->names; c++) {
             float value = prototypes[(size_t)p * (size_t)w->names + (size_t)c], steps = rintf(value * STEPS);
-            if (fabsf(steps) > 127.0f || fabsf(steps - value * STEPS) > 1e-3f) return -1;
+            if (fabsf(steps) > CLIP * STEPS || fabsf(steps - value * STEPS) > 1e-3f) return -1;
             w->grid[(size_t)p * PADDED + (size_t)c] = (int8_t)steps;
-            w->lengths[p] += (int64_t)steps * (int64_t)steps;
+            w->lengths[p] += RATIO * RATIO * (int32_t)steps * (int32_t)steps;
         }
         for (int h = 0; h < HEADS; h++)
             w->likeness[((size_t)h * (size_t)w->blocks * BLOCK) + (size_t)p] = likeness[(size_t)p * HEADS + (size_t)h];
@@ -31,23 +32,32 @@ int weights_fill(Weights *w, const float *prototypes, const float *words, const 
     return 0;
 }
 
-/* Products of a request's cues with `count` prototypes. */
-FASTEST static void products(const int8_t *grid, int count, const int16_t *fine, int32_t *out) {
-    for (int p = 0; p < count; p++, grid += PADDED) {
+/* Products of a request's cues with a block of prototypes. */
+FASTEST static void products(const int8_t *restrict grid, const int16_t *restrict fine, int32_t *restrict out) {
+    for (int p = 0; p < BLOCK; p++, grid += PADDED) {
         int32_t sum = 0;
         for (int c = 0; c < PADDED; c++) sum += (int16_t)grid[c] * fine[c];
         out[p] = sum;
     }
 }
 
-/* e to the power of BLOCK numbers not above 0, to two parts in ten million: 2 to the power of a whole number, by its bits, times a
+/* Logarithms of a request's likeness to a block of prototypes: its squared distances, none above `most`, times `scale`. */
+FASTEST static void distances(const int32_t *restrict lengths, int32_t *restrict product, int32_t square, int32_t most, float scale,
+                              float *restrict near) {
+    for (int p = 0; p < BLOCK; p++) {
+        int32_t apart = lengths[p] - 2 * RATIO * product[p] + square;
+        product[p] = apart < most ? apart : most;
+    }
+    for (int p = 0; p < BLOCK; p++) near[p] = (float)product[p] * scale; /* apart from the above, or neither takes many at once */
+}
+
+/* e to the power of BLOCK numbers from LEAST to 0, to two parts in ten million: 2 to the power of a whole number, by its bits, times a
    series for the rest. libm's takes one at a time, which for two thousand prototypes is most of a score. */
 FASTEST static void exponentials(float *x) {
     int32_t bits[BLOCK];
     float power[BLOCK];
     for (int i = 0; i < BLOCK; i++) {
         float t = x[i] * 1.44269504f;
-        t = t > -126.0f ? t : -126.0f;
         int32_t whole = (int32_t)(t - 0.5f);
         float f = (t - (float)whole) * 0.693147181f;
         bits[i] = (whole + 127) * (1 << 23);
@@ -65,22 +75,16 @@ FASTEST static void weigh(const float *near, const float *weights, double *lanes
 
 /* Add what likeness to each prototype says. */
 static void add_likeness(const Weights *w, const float *z, double *heads) {
-    const int64_t ratio = FINE / STEPS;
     int16_t fine[PADDED] = {0};
-    int32_t product[BLOCK];
-    float near[BLOCK] = {0};
+    float near[BLOCK], scale = w->decay / (FINE * FINE), furthest = LEAST / scale;
+    int32_t product[BLOCK], square = 0, most = furthest < (float)INT32_MAX ? (int32_t)furthest : INT32_MAX;
     double lanes[HEADS][LANES] = {{0.0}};
-    int64_t square = 0;
     for (int c = 0; c < w->names; c++) fine[c] = (int16_t)rintf(z[c] * FINE), square += fine[c] * fine[c];
-    for (int first = 0; first < w->prototypes; first += BLOCK) {
-        int count = w->prototypes - first < BLOCK ? w->prototypes - first : BLOCK;
-        products(w->grid + (size_t)first * PADDED, count, fine, product);
-        for (int p = 0; p < count; p++) {
-            int64_t apart = ratio * ratio * w->lengths[first + p] - 2 * ratio * product[p] + square;
-            near[p] = (float)apart / (FINE * FINE) * w->decay;
-        }
+    for (size_t first = 0, all = (size_t)w->blocks * BLOCK; first < all; first += BLOCK) {
+        products(w->grid + first * PADDED, fine, product);
+        distances(w->lengths + first, product, square, most, scale, near);
         exponentials(near);
-        for (int h = 0; h < HEADS; h++) weigh(near, w->likeness + ((size_t)h * (size_t)w->blocks * BLOCK + (size_t)first), lanes[h]);
+        for (int h = 0; h < HEADS; h++) weigh(near, w->likeness + (size_t)h * all + first, lanes[h]);
     }
     for (int h = 0; h < HEADS; h++)
         for (int k = 0; k < LANES; k++) heads[h] += lanes[h][k];
@@ -113,7 +117,7 @@ Prediction predict(const Weights *w, const Measured *m) {
     float z[PADDED] = {0};
     double heads[HEADS];
     Prediction found;
-    for (int c = 0; c < w->names; c++) z[c] = fminf(CLIP, fmaxf(-CLIP, ((float)m->cues[c] - w->centre[c]) * w->scale[c]));
+    for (int c = 0; c < w->names; c++) z[c] = fminf((float)CLIP, fmaxf((float)-CLIP, ((float)m->cues[c] - w->centre[c]) * w->scale[c]));
     for (int h = 0; h < HEADS; h++) {
         heads[h] = w->bias[h];
         for (int c = 0; c < w->names; c++) heads[h] += z[c] * w->cues[h][c];

@@ -15,16 +15,17 @@ typedef struct {
     float centre[PADDED], scale[PADDED], noise[PADDED + 2], cues[HEADS][PADDED], bias[HEADS];
     float decay;              /* of likeness with the squared distance */
     Word *words;              /* 2 * BUCKETS */
-    int8_t *grid;             /* (prototypes, PADDED): standardised cues in steps of 1 / STEPS */
-    int64_t *lengths;         /* (prototypes): their squared lengths, in those steps */
-    float *likeness;          /* (HEADS, blocks * BLOCK): zeros behind the last prototype */
-    int blocks;               /* of BLOCK prototypes */
+    int blocks;               /* of BLOCK prototypes; behind the last one everything is zero */
+    int8_t *grid;             /* (blocks * BLOCK, PADDED): standardised cues in steps of 1 / STEPS */
+    int32_t *lengths;         /* (blocks * BLOCK): their squared lengths, in steps of 1 / FINE */
+    float *likeness;          /* (HEADS, blocks * BLOCK) */
     double *knot_x, *knot_y;
 } Weights;
 
-/* Steps of the two grids in one standard deviation: three of those fit a signed byte and sixteen bits. Products are then exact,
-   whatever their order, and many times faster than with floating point. */
-enum { STEPS = 32, FINE = 512 };
+/* Steps of the two grids in one standard deviation, of which there are three at most: they fit a signed byte and sixteen bits, and
+   the squared distance of all cues 31 bits. Integers are exact, whatever their order, and many times faster than floating point. */
+enum { STEPS = 32, FINE = 512, CLIP = 3 };
+_Static_assert(4LL * CLIP * CLIP * FINE * FINE * MOST_NAMES <= INT32_MAX, "squared distances need more than 31 bits");
 
 typedef struct {
     double length, ngram, output; /* logarithms */
