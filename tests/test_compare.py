@@ -749,6 +749,23 @@ async def test_files_of_all_kinds_come_out(tmp_path: Path, capsys: pytest.Captur
     assert "No such file" in capsys.readouterr().err
 
 
+def test_a_full_disk_leaves_files_as_they_were(tmp_path: Path) -> None:
+    """What cannot be written whole is named, each file for itself, and neither takes an older one with it nor leaves a part."""
+    out = kept_in(tmp_path / "out")
+    page, picture, calls_of = (tmp_path / name for name in ("r.html", "r.png", "v.base.json"))
+    for path in (page, picture, calls_of):
+        path.write_text("older")
+    files = ("--html", page, "--png", picture, "--write", f"vllm:{tmp_path / 'v.json'}")
+    code, said, error = asyncio.run(process("--from", out, *files, file_limit=1500))
+
+    assert code == 1
+    assert "Adopt spec" in said
+    for path in (page, picture, calls_of):
+        assert str(path) in error
+        assert path.read_text() == "older"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "r.html", "r.png", "v.base.json"]
+
+
 @pytest.mark.parametrize("option", ["--html", "--png"])
 def test_a_full_disk_under_a_page_is_told_with_its_name(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -668,7 +668,7 @@ def test_failures_name_their_lines() -> None:
     """Each kind names its first five lines once, whatever the repeats, and calls of files without lines by their names."""
     busy = [sample(line, id=f"line-{line}", error="http 503: busy", repeat=line % 2) for line in range(8, 0, -1)]
     again = sample(8, id="line-8", error="http 503: still busy", repeat=3)
-    found = summary.failures([*busy, again, sample(9), sample(0, id="talk/2", error="timeout: 3 s")])
+    found = summary.failures([*busy, again, sample(9), sample(0, id="talk/2", error="timeout: 3 s.")])
 
     assert found == [
         "line 1, line 2, line 3, line 4, line 5 and 3 more failed, the first: http 503: busy",

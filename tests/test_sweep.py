@@ -174,7 +174,9 @@ async def test_what_is_not_there_is_told_before(tmp_path: Path, capsys: pytest.C
     async with engine() as (plain, _):
         there = (trace, "--endpoint", f"7={plain.url}", "--endpoint", f"5={plain.url}")
         assert await run(trace, "--endpoint", f"7={plain.url}", "--endpoint", "5=http://127.0.0.1:9") == 1
-        assert "http://127.0.0.1:9: " in capsys.readouterr().err
+        told = capsys.readouterr().err
+        assert "http://127.0.0.1:9: " in told
+        assert "start the endpoint, or name another with --endpoint" in told
         assert await run(*there, "--model", "other") == 2
         assert "model 'other' is not served" in capsys.readouterr().err
         text = trace.read_text().splitlines()[0] + "\n"

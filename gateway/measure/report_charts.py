@@ -125,8 +125,8 @@ def as_png(charts: Mapping[str, Draw[Shown]], facts: Shown, path: Path, headline
             axes = figure.add_subplot(rows, 2, place)
             axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
             draw(axes, facts)
-        with writing.naming(path):
-            figure.savefig(path, format="png", dpi=120, metadata={"Software": None})
+        with writing.whole(path) as part:
+            figure.savefig(part, format="png", dpi=120, metadata={"Software": None})
 
 
 def _stacked(axes: Axes, facts: Facts, amounts: Mapping[str, Any]) -> None:

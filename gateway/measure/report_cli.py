@@ -89,8 +89,8 @@ def _write(found: Facts, args: argparse.Namespace, now: datetime) -> None:
     from gateway.measure.report_charts import CHARTS, as_png
     from gateway.measure.report_page import headline, page
 
-    with writing.naming(args.out):
-        args.out.write_text(page(found, written=now))
+    with writing.whole(args.out) as part:
+        part.write_text(page(found, written=now))
     if args.png is not None:
         span = f"{found.first.isoformat()} to {found.last.isoformat()}"
         as_png(CHARTS, found, args.png, f"Draftlane, {span}: {headline(found)}")

@@ -10,17 +10,24 @@ from pathlib import Path
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Have a failure to write inside the block name the file: of a full disk the system alone does not say which.
+def whole(path: Path) -> Iterator[Path]:
+    """Yield a place to write a file to, which becomes it at the end of the block: it is there whole, or as it was before.
+
+    Devices and pipes are written to themselves.
 
     Raises:
-        OSError: what the block raised, with the file's name.
+        OSError: what the block raised, with the file's name: of a full disk the system alone does not say which.
     """
+    real = path.resolve()
+    plain = real.is_file() or not real.exists()
+    part = real.with_name(f"{real.name}.part") if plain else real
     try:
-        yield
+        yield part
+        if plain:
+            part.replace(real)
     except OSError as error:
-        if error.filename is not None:
-            raise
+        if plain:
+            part.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 

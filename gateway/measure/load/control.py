@@ -27,8 +27,8 @@ class WrongModel(Exception):
     """The endpoint has no such model, or it is open which one is meant; the message says what to do."""
 
 
-async def models(client: httpx.AsyncClient, endpoint: Endpoint) -> tuple[str, ...]:
-    """Return the models that an endpoint lists; none where it has no such list.
+async def models(client: httpx.AsyncClient, endpoint: Endpoint, *, option: str = "--to") -> tuple[str, ...]:
+    """Return the models that an endpoint lists; none where it has no such list. `option` is what names the endpoint.
 
     Raises:
         EndpointError: nothing answers there, or the key is refused.
@@ -38,7 +38,7 @@ async def models(client: httpx.AsyncClient, endpoint: Endpoint) -> tuple[str, ..
         response = await client.get(endpoint.origin + "/v1/models", headers=headers, timeout=_WAIT)
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         reason = str(error) or type(error).__name__
-        raise EndpointError(f"{endpoint.url}: {reason}; start the endpoint, or name another with --to") from error
+        raise EndpointError(f"{endpoint.url}: {reason}; start the endpoint, or name another with {option}") from error
     if response.status_code in (401, 403):
         raise EndpointError(f"{endpoint.url}: {message_of(response.content)} Name a key that it takes with --key-env")
     try:

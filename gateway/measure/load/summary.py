@@ -151,7 +151,7 @@ def _met(failed: Sequence[Sample]) -> str:
     places = list(dict.fromkeys(_place(sample) for sample in failed))
     more = f" and {len(places) - _NAMED:,} more" if len(places) > _NAMED else ""
     first = "the first: " if len(places) > 1 else ""
-    return f"{', '.join(places[:_NAMED])}{more} failed, {first}{failed[0].error}"
+    return f"{', '.join(places[:_NAMED])}{more} failed, {first}{(failed[0].error or '').removesuffix('.')}"
 
 
 def _place(sample: Sample) -> str:

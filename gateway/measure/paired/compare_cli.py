@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
+from pathlib import Path
 
 from gateway.measure import writing
 from gateway.measure.load.control import EndpointError, WrongModel
@@ -80,26 +81,29 @@ def _give_out(args: argparse.Namespace, found: Comparison, samples: Sequence[Sam
                 print(f"wrote {path}", file=sys.stderr)
         except formats.FormatError as error:
             failed = _tell(error)
-    try:
-        _pages(args, found)
-    except OSError as error:
-        failed = _tell(error)
+    for path, write in ((args.html, _page), (args.png, _picture)):
+        try:
+            if path is not None:
+                write(found, path)
+        except OSError as error:
+            failed = _tell(error)
     report = as_json(found).decode() if args.json else as_text(found)
     if not sending.give_out(args, cloudwatch.of_samples(samples), report):
         failed = True
     return failed
 
 
-def _pages(args: argparse.Namespace, found: Comparison) -> None:
-    if args.html is None and args.png is None:
-        return
-    from gateway.measure.publish.compare_page import page, picture
+def _page(found: Comparison, path: Path) -> None:
+    from gateway.measure.publish.compare_page import page
 
-    if args.html is not None:
-        with writing.naming(args.html):
-            args.html.write_text(page(found))
-    if args.png is not None:
-        picture(found, args.png)
+    with writing.whole(path) as part:
+        part.write_text(page(found))
+
+
+def _picture(found: Comparison, path: Path) -> None:
+    from gateway.measure.publish.compare_page import picture
+
+    picture(found, path)
 
 
 def _tell(error: Exception) -> bool:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from gateway.measure.load.busy import BUSY, LATE, Busy
-from gateway.measure.load.control import EndpointError, WrongModel, check_models, models
+from gateway.measure.load.control import WrongModel, check_models, models
 from gateway.measure.load.progress import Progress
 from gateway.measure.load.replay import Keeper, Memory
 from gateway.measure.load.sample import Results, ResultsError, Sample
@@ -146,10 +146,9 @@ async def _with_models(pools: tuple[Endpoint, Endpoint], survey: Survey) -> tupl
         for pool, option in zip(pools, ("--baseline", "--speculative"), strict=True):
             wanted = survey.models if pool.model is None else {pool.model: 0}
             try:
-                default = check_models(pool, wanted, await models(client, pool))
-            except (EndpointError, WrongModel) as error:  # told in the words of a command with one endpoint
-                said = str(error).replace("--to", option).removeprefix("line 0: ")
-                raise type(error)(said) from error
+                default = check_models(pool, wanted, await models(client, pool, option=option))
+            except WrongModel as error:
+                raise WrongModel(str(error).removeprefix("line 0: ")) from error
             found.append(pool if pool.model or default is None else replace(pool, model=default))
     return found[0], found[1]
 

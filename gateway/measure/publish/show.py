@@ -18,8 +18,8 @@ def show(result: Path, html: Path, png: Path | None) -> str:
     """
     found = read(result)
     page = sweep_page.page(found) if isinstance(found, Sweep) else compare_page.page(found)
-    with writing.naming(html):
-        html.write_text(page)
+    with writing.whole(html) as part:
+        part.write_text(page)
     if isinstance(found, Sweep):
         if png is not None:
             sweep_page.picture(found, png)

@@ -214,6 +214,7 @@ class _Measuring:
     async def _endpoint(self, one: Candidate, url: str) -> Endpoint:
         """Return an engine with the model for requests that name none; raises EndpointError and WrongModel."""
         endpoint = Endpoint(name=one.label, url=url, key=self._engines.key)
+        option = "--start" if self._engines.starter else "--endpoint" if one.window else "--baseline"
         async with open_client() as client:
-            served = await models(client, endpoint)
+            served = await models(client, endpoint, option=option)
         return replace(endpoint, model=check_models(endpoint, self._survey.models, served))

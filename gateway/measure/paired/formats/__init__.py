@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
+from gateway.measure import writing
 from gateway.measure.load.sample import Sample
 from gateway.measure.paired.formats import aiperf, guidellm, guidellm_write, llmperf, own, vllm
 from gateway.measure.paired.formats.fields import FormatError, Loaded, decode, in_pairs
@@ -94,7 +95,9 @@ def write(text: str, samples: Sequence[Sample], model: str) -> list[Path]:
         mark = f".c{level}" if several else ""
         place = path.with_name(f"{path.stem}.{pool}{mark}{path.suffix}")
         try:
-            FORMATS[name].write(place, [one for one in samples if one.target == target], concurrency=level, model=model)
+            calls = [one for one in samples if one.target == target]
+            with writing.whole(place) as part:
+                FORMATS[name].write(part, calls, concurrency=level, model=model)
         except OSError as error:
             raise FormatError(f"{place}: {error.strerror or error}; nothing else is lost") from error
         written.append(place)
