@@ -10,12 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 from measured import rows
+from test_traffic import call, config, finished
 
 from classifier.__main__ import main
 from classifier.dataset import DataError
 from classifier.features import NAMES
 from classifier.scorer import Scorer, View
 from classifier.traffic import BATCH, observations
+from gateway.__main__ import main as draftlane
+from gateway.pools import Pools
+from gateway.traffic.files import Files
+from gateway.traffic.lines import line_of, observed
 
 ASKED = {"messages": [{"role": "user", "content": "Count to nine"}]}
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -32,6 +37,37 @@ def kept(path: Path, *contents: object) -> Path:
     lines = [content if isinstance(content, str) else json.dumps(content) for content in contents]
     path.write_text("\n".join(lines), encoding="utf-8")
     return path
+
+
+def served(directory: Path, privacy: str) -> Path:
+    """What a gateway keeps of calls whose draft reaches six tenths of what is usual; returns its configuration."""
+    pool, scorer = Pools(config(directory), {})["spec"], Scorer.load()
+    files = Files(directory, "one", most_bytes=1 << 26, seconds=1e9)
+    for i, row in enumerate(rows(60)):
+        asked, length = call(row["messages"][0]["content"]), 0.6 * row["acceptance_length"]["draft"]["7"]
+        seen = observed(finished(request_id=f"r{i}", acceptance=max(1.0, length), template=f"t{i}"), pool)
+        assert seen is not None
+        files.append(line_of(seen, asked.body if privacy == "text" else b"", asked.view, scorer))
+    files.close()
+    settings = Path(__file__).parent.parent.joinpath("config.toml").read_text(encoding="utf-8")
+    path = directory.parent / "config.toml"
+    path.write_text(f'{settings}\nobservations_path = "{directory}"\n', encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("privacy", ["features", "text"])
+def test_what_a_gateway_keeps_makes_an_artefact(tmp_path: Path, privacy: str, capsys: pytest.CaptureFixture[str]):
+    """From kept calls by `draftlane observations export` and `train --traffic` to an artefact that expects less."""
+    settings, out, made = served(tmp_path / "kept", privacy), tmp_path / "out.jsonl", tmp_path / "new.json"
+
+    assert draftlane(["observations", "export", "--config", str(settings), "--out", str(out)]) == 0
+    capsys.readouterr()
+    assert main(["train", "--traffic", str(out), "--out", str(made), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["published"] is True
+    assert told["traffic"]["observations"] + told["traffic"]["held_out"] == len(rows(60))
+    view = View.of(rows(1)[0])
+    assert Scorer.load(made).score(view).acceptance_length < Scorer.load().score(view).acceptance_length
 
 
 @pytest.mark.parametrize("line", ['{"request":', '{"request": ' + DEEP + ', "acceptance": 2}', "5", '"text"'])
