@@ -8,6 +8,7 @@ import os
 import re
 import resource
 import signal
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -764,6 +765,19 @@ def test_a_full_disk_leaves_files_as_they_were(tmp_path: Path) -> None:
         assert str(path) in error
         assert path.read_text() == "older"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "r.html", "r.png", "v.base.json"]
+
+
+def test_a_picture_goes_through_a_link(tmp_path: Path) -> None:
+    """Links are written through, be it to another file or, as /dev/stdout, to a pipe."""
+    out, link = kept_in(tmp_path / "out"), tmp_path / "link.png"
+    link.symlink_to(tmp_path / "real.png")
+    assert main(["compare", "--from", str(out), "--png", str(link)]) == 0
+    assert link.is_symlink()
+    assert link.read_bytes().startswith(b"\x89PNG")
+    line = [sys.executable, "-m", "gateway", "compare", "--from", str(out), "--png", "/dev/stdout"]
+    piped = subprocess.run(line, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
+    assert piped.startswith(b"\x89PNG")
+    assert b"Adopt spec" in piped
 
 
 @pytest.mark.parametrize("option", ["--html", "--png"])

@@ -245,11 +245,14 @@ async def test_engines_are_started_one_after_another(tmp_path: Path, capsys: pyt
 
 
 def test_starting_tells_what_went_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command that is none, or is not there, or never answers; a lab that was not built."""
+    """A command that is none, or is not there, or never answers, or ends, with its last words; a lab that was not built."""
     with pytest.raises(StartError, match="--start"):
         by_command("engine '")
     for command, words in (("/no/such/engine", "No such file"), ("sleep 60", "no answer from")):
         with pytest.raises(StartError, match=words), by_command(command, seconds=0.01)(Candidate(5)):
+            pass
+    for script, words in (("exit 3", "ended with 3 and said nothing$"), ("echo no room; exit 3", r"3:\n\s*no room$")):
+        with pytest.raises(StartError, match=words), by_command(f"sh -c '{script}'", seconds=60)(Candidate(5)):
             pass
     monkeypatch.setenv("DRAFTLANE_LAB", str(tmp_path))
     for one in (NOTHING, Candidate(5), Candidate(5, "draft")):

@@ -125,8 +125,10 @@ def as_png(charts: Mapping[str, Draw[Shown]], facts: Shown, path: Path, headline
             axes = figure.add_subplot(rows, 2, place)
             axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
             draw(axes, facts)
-        with writing.whole(path) as part:
-            figure.savefig(part, format="png", dpi=120, metadata={"Software": None})
+        drawn = io.BytesIO()  # a pipe cannot be gone back in, as drawing does
+        figure.savefig(drawn, format="png", dpi=120, metadata={"Software": None})
+    with writing.whole(path) as part:
+        part.write_bytes(drawn.getvalue())
 
 
 def _stacked(axes: Axes, facts: Facts, amounts: Mapping[str, Any]) -> None:

@@ -13,18 +13,17 @@ from pathlib import Path
 def whole(path: Path) -> Iterator[Path]:
     """Yield a place to write a file to, which becomes it at the end of the block: it is there whole, or as it was before.
 
-    Devices and pipes are written to themselves.
+    Devices, pipes and links, such as /dev/stdout, are written to themselves.
 
     Raises:
         OSError: what the block raised, with the file's name: of a full disk the system alone does not say which.
     """
-    real = path.resolve()
-    plain = real.is_file() or not real.exists()
-    part = real.with_name(f"{real.name}.part") if plain else real
+    plain = not path.is_symlink() and (path.is_file() or not path.exists())
+    part = path.with_name(f"{path.name}.part") if plain else path
     try:
         yield part
         if plain:
-            part.replace(real)
+            part.replace(path)
     except OSError as error:
         if plain:
             part.unlink(missing_ok=True)

@@ -112,7 +112,8 @@ def _await(process: subprocess.Popen[bytes], url: str, candidate: Candidate, log
         while not _well(client, url):
             if process.poll() is not None:
                 end = tail(log, _LINES).rpartition("\n")[0]
-                raise StartError(f"{candidate}: the engine has ended with {process.returncode}:\n{end}")
+                told = f":\n{end}" if end else " and said nothing"
+                raise StartError(f"{candidate}: the engine has ended with {process.returncode}{told}")
             if time.monotonic() > until:
                 raise StartError(f"{candidate}: no answer from {url}/health in {seconds:.0f} s:\n{tail(log, _LINES)}")
             time.sleep(_POLL)
