@@ -59,8 +59,8 @@ class Weights:
         object.__setattr__(self, "decay", -float(self.width[0]) / (int(np.count_nonzero(self.scale)) or 1))
 
     def standardise(self, cues: Floats) -> Array:
-        """Cues in standard deviations from their means, clipped; (c) or (n, c)."""
-        z: Array = (cues.astype(np.float32) - self.centre) * self.scale
+        """Cues in standard deviations from their means, clipped, as precise as the weights; (c) or (n, c)."""
+        z: Array = (cues.astype(self.centre.dtype) - self.centre) * self.scale
         return np.minimum(np.maximum(z, -CLIP, out=z), CLIP, out=z)
 
     def liken(self, z: Array) -> Array:

@@ -19,12 +19,12 @@ from sklearn.metrics.pairwise import rbf_kernel
 from classifier.artifact import dump
 from classifier.calibrate import apply, curve, folds, knots, left_out, ranks
 from classifier.dataset import DataError, row_of, sample_of
-from classifier.features import BUCKETS, NAMES, measure
+from classifier.features import BUCKETS, NAMES, Measured, measure
 from classifier.model import Sample, Settings, balance, fit, rounded
 from classifier.scorer import Scorer, View
 from classifier.traffic import FOLDED, Observation, Sums, Verdict, compare, learn, observations
 from classifier.train import LARGEST, thinned, train
-from classifier.weights import FINE, Weights
+from classifier.weights import CEILING, Weights
 
 SMALL = Settings(prototypes=60)
 
@@ -100,7 +100,7 @@ def test_serving_equals_kernel_ridge_of_scikit_learn(sample: Sample):
 
 
 def test_serving_equals_ridge_of_scikit_learn(sample: Sample):
-    """The weights that are served give the predictions of scikit-learn's ridge on the same rows, to 1e-9."""
+    """What serving computes, given weights that are not yet rounded, is scikit-learn's ridge on the same rows, to 1e-9."""
     from classifier.model import _Basis, _coefficients
 
     settings = replace(SMALL, level=0.0, local=0.0)
@@ -115,13 +115,11 @@ def test_serving_equals_ridge_of_scikit_learn(sample: Sample):
     served = Weights(**basis.weights(bias, beta), noise=np.zeros(len(NAMES) + 2), knots=np.eye(2), curve=np.ones(10))  # type: ignore[arg-type]
 
     for row in range(0, len(sample), 7):
-        z = np.clip((sample.cues[row] - served.centre) * served.scale, -3, 3)
-        rarity = served.rarity[sample.words[row]]
-        words = rarity @ served.words[sample.words[row]] / (np.linalg.norm(rarity) or 1.0)
-        near = np.exp(((served.prototypes - np.rint(z * FINE) / FINE) ** 2).sum(axis=1) * served.decay)
-        ours = served.bias + z @ served.cues + words + near @ served.likeness
-        expected = [model.predict(whole[row : row + 1])[0] for model in theirs]
-        assert np.abs(ours - bias - expected).max() < 1e-9
+        found = served.predict(Measured(sample.cues[row], np.asarray(sample.words[row], np.intp)))
+        expected = bias + [model.predict(whole[row : row + 1])[0] for model in theirs]
+        assert (expected > 0.0).all()
+        assert (expected[:2] < CEILING).all()
+        assert (found.log_length, found.log_ngram, found.log_output) == pytest.approx(expected, rel=0, abs=1e-9)
 
 
 def test_many_at_once_equal_one_by_one(sample: Sample, weights: Weights):
