@@ -137,6 +137,8 @@ def _measured(content: Mapping[str, Any]) -> tuple[Measured, str]:
     if given is None:
         request = content["request"]
         body = json.loads(request) if isinstance(request, str) else request  # Parquet holds bodies as JSON text
+        if not isinstance(body, Mapping):
+            raise TypeError("neither features nor a request that is a JSON object")
         view = View.of(body, str(content.get("endpoint") or "chat"))
         return measure(view), view.template or hashlib.sha256(view.user.encode("utf-8", "replace")).hexdigest()[:16]
     if given["digest"] != digest_of():

@@ -102,6 +102,13 @@ def test_no_number_and_no_depth_is_too_much(tmp_path: Path, given: dict[str, Any
         list(observations(kept(tmp_path / "t.jsonl", given)))
 
 
+@pytest.mark.parametrize("request_kept", [None, 5, "null", "[]", True])
+def test_an_observation_of_no_request_is_refused(tmp_path: Path, request_kept: object):
+    """What holds neither features nor a body would teach of empty requests, so it is named instead."""
+    with pytest.raises(DataError, match="observation 1: neither features nor a request"):
+        list(observations(kept(tmp_path / "t.jsonl", {"request": request_kept, "features": None, "acceptance": 2})))
+
+
 @pytest.mark.parametrize("steps", [0, -3, math.nan])
 def test_calls_without_a_step_teach_nothing(tmp_path: Path, steps: float, capsys: pytest.CaptureFixture[str]):
     """An observation without weight is passed over, so that a file of such decides nothing instead of dividing by zero."""
