@@ -167,6 +167,11 @@ def table(report: Report) -> str:
     lines = [f"{'':34} rows   Spearman  R²     AUC>2.33  gap closed at 2.33 / 3   calibration"]
     if "pooled" in report:
         lines.append(_line(f"artefact {report['artefact']}", report["pooled"], report.get("calibration")))
+        lines += [_line(f"  source: {name}", judged) for name, judged in report["sources"].items()]
+        if report["trained_on_these_sources"]:
+            lines.append(
+                f"trained on {', '.join(report['trained_on_these_sources'])}: what it has seen says nothing of new requests"
+            )
     for kind in ("by_prompt", "leave_one_source_out"):
         if kind in report:
             lines.append(_line(kind.replace("_", " "), report[kind]["pooled"], report[kind].get("calibration")))

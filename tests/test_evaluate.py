@@ -155,6 +155,17 @@ def test_an_artefact_is_judged_as_it_is(known: list[Row]):
     assert report["artefact"] in table(report)
 
 
+def test_an_artefact_that_has_seen_the_data_says_so(known: list[Row]):
+    """People are told, as programs are, which sources an artefact was trained on, and every source has its line."""
+    report, _ = judge_artefact(known, None)
+    seen = table(report | {"trained_on_these_sources": ["chat", "lists"]})
+
+    assert report["trained_on_these_sources"] == []
+    assert "trained on" not in table(report)
+    assert "trained on chat, lists: " in seen
+    assert all(f"source: {name}" in seen for name in report["sources"])
+
+
 def test_plots_are_drawn(tmp_path: Path, known: list[Row]):
     """A PNG, and an HTML page that holds the picture and the escaped figures; no other form."""
     _, outcomes = judge_artefact(known, None)
