@@ -143,6 +143,14 @@ def test_each_format_tells_the_same_call(name: str, content: Any, tmp_path: Path
     assert whole.tpot_seconds == pytest.approx(0.1)
 
 
+def test_a_failure_of_aiperf_may_have_no_metrics(tmp_path: Path) -> None:
+    """A record that tells an error and nothing else is a call that failed."""
+    records = [*aiperf()[:2], {**aiperf()[2], "metrics": None}]
+    _, failed = formats.read(str(put(tmp_path / "result.json", records)), "base").samples
+
+    assert (failed.status, failed.error) == (503, "aiperf: gone")
+
+
 def test_formats_tell_acceptance_and_load(tmp_path: Path) -> None:
     """Events give tokens per step for vllm and guidellm, the engine's own count for aiperf; two say the concurrency."""
     found = {
@@ -215,6 +223,8 @@ def test_llmperfs_latency_is_corrected_and_said_so(tmp_path: Path) -> None:
         (llmperf(ttft_s=None), "request 1: ttft_s: missing; expected a number"),
         (llmperf(ttft_s=5.0), "request 1: ttft_s: 5 s, but end_to_end_latency_s is 1.2"),
         ({"aiperf_version": "1"}, "aiperf's summary has no single requests; name its profile_export.jsonl"),
+        ({"input_config": {}, "request_latency": {"avg": 1}}, "aiperf's summary has no single requests"),
+        ([{"metadata": {}, "metrics": None, "error": None}], "metadata or metrics: missing"),
         ({"x": 1}, "of no known format; say which: vllm:"),
     ],
 )

@@ -28,7 +28,9 @@ def recognised(value: object) -> bool:
 
 def summary(value: object) -> bool:
     """Whether a JSON value is aiperf's summary, which has no single requests."""
-    return isinstance(value, dict) and "aiperf_version" in value
+    return isinstance(value, dict) and (
+        "aiperf_version" in value or {"input_config", "request_latency"} <= value.keys()
+    )
 
 
 def read(path: Path, content: bytes, target: str) -> Loaded:
@@ -43,7 +45,7 @@ def read(path: Path, content: bytes, target: str) -> Loaded:
     for place, value in lines_of(path, content):
         entry = Fields.of(path, place, value)
         about = entry.under("metadata")
-        if about is None or entry.under("metrics") is None:
+        if about is None or (entry.under("metrics") is None and entry.under("error") is None):
             raise entry.fail("metadata or metrics", "missing; name aiperf's profile_export.jsonl")
         if about.text("benchmark_phase") == "warmup":
             continue
