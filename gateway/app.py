@@ -138,13 +138,14 @@ class Gateway:
         """Read the configuration file again, for all workers; return its problems, in which case nothing has changed."""
         return self._reload() if self._orders is None else self._orders.reload(self._reload)
 
-    def switch(self, pool: str, *, enabled: bool) -> None:
-        """Switch a pool on or off, for all workers."""
-        found = self.pipeline.live.pools[pool]
-        if self._orders is None:
-            found.enabled = enabled
-        else:
-            self._orders.switch(found, enabled=enabled)
+    def switch(self, name: str, *, enabled: bool) -> bool:
+        """Switch a pool on or off, for all workers; return whether there is such a pool."""
+        if self._orders is not None:
+            return self._orders.switch(name, enabled=enabled)
+        pool = self.pipeline.live.pools.get(name)
+        if pool is not None:
+            pool.enabled = enabled
+        return pool is not None
 
     def _reload(self) -> list[str]:
         if self._path is None:

@@ -109,11 +109,9 @@ def _admin(gateway: Gateway) -> APIRouter:
 
     @router.post("/pools/{name}/{switch}")
     async def kill_switch(name: str, switch: str) -> dict[str, Any]:
-        pools = gateway.pipeline.live.pools
-        if name not in pools or switch not in ("enable", "disable"):
+        if switch not in ("enable", "disable") or not gateway.switch(name, enabled=switch == "enable"):
             raise NotFound(f"No pool '{name[:100]}' to {switch[:20]}; say enable or disable.", code="unknown_pool")
-        gateway.switch(name, enabled=switch == "enable")
-        return {"pool": name, "enabled": pools[name].enabled}
+        return {"pool": name, "enabled": switch == "enable"}
 
     return router
 

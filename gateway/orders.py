@@ -20,7 +20,6 @@ import msgspec
 from gateway.config import Config
 from gateway.loop import Loop
 from gateway.pipeline import Live
-from gateway.pools import Pool
 
 LOOK_SECONDS: Final = 1.0
 _log = logging.getLogger(__name__)
@@ -80,11 +79,14 @@ class Orders:
                 self._give(self._seen.reloads + 1)
         return problems
 
-    def switch(self, pool: Pool, *, enabled: bool) -> None:
-        """Switch a pool on or off, here and everywhere."""
+    def switch(self, name: str, *, enabled: bool) -> bool:
+        """Switch a pool on or off, here and everywhere; whether there is such a pool, as of the last reload anywhere."""
         with self._changing():
-            pool.enabled = enabled
-            self._give(self._seen.reloads)
+            pool = self._live.pools.get(name)
+            if pool is not None:
+                pool.enabled = enabled
+                self._give(self._seen.reloads)
+        return pool is not None
 
     async def _look(self) -> float:
         self.follow()

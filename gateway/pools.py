@@ -234,6 +234,10 @@ class Pools:
     def __getitem__(self, name: str) -> Pool:
         return self._by_name[name]
 
+    def get(self, name: str) -> Pool | None:
+        """Return the pool of this name, if there is one."""
+        return self._by_name.get(name)
+
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
 

@@ -28,7 +28,7 @@ class Worker:
 
     def switch(self, pool: str, *, enabled: bool) -> None:
         """Be told to switch a pool."""
-        self.orders.switch(self.live.pools[pool], enabled=enabled)
+        assert self.orders.switch(pool, enabled=enabled)
 
     def reload(self, *problems: str) -> list[str]:
         """Be told to reload a file that has another slot, or problems."""
@@ -74,6 +74,21 @@ def test_a_reload_is_everyone_s_and_a_refused_one_nobody_s(tmp_path: Path) -> No
 
     assert [config.digest for config in two.taken] == [one.live.config.digest] * 2
     assert one.taken == []
+
+
+def test_a_switch_follows_a_reload_that_it_had_not_heard_of(tmp_path: Path) -> None:
+    """What is switched is the pool of the configuration that another worker has just reloaded, if it is still there."""
+    one = Worker(tmp_path)
+    two: Live = Gateway(config_for(ENGINES)).pipeline.live
+    orders = Orders(tmp_path, two, lambda config: two.pools.apply(config, {}))
+    one.live.config = config_for({"spec": ENGINES["spec"]})
+    one.live.pools.apply(one.live.config, {})
+    assert one.orders.reload(list) == []
+
+    assert orders.switch("spec", enabled=False)
+    assert not orders.switch("plain", enabled=False)
+    assert one.on == {"spec": False}
+    assert [(pool.name, pool.enabled) for pool in two.pools] == [("spec", False)]
 
 
 @pytest.mark.parametrize("config", [config_for(ENGINES), config_for(ENGINES, pools=PRICES)])
