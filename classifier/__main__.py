@@ -195,9 +195,8 @@ def _score_rows(directory: Path, scorer: Scorer) -> int:
     if not files:
         raise _Misuse(f"{directory} holds no *.jsonl files")
     for file in files:
-        with file.open(
-            encoding="utf-8"
-        ) as lines:  # splitlines would also break at U+2028 and the like, inside of a text
+        # By the file's own lines: splitlines would also break at U+2028 and the like, inside of a text.
+        with file.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     print(json.dumps(_scored(line, f"{file.name}:{number}", scorer)))

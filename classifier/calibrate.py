@@ -25,13 +25,16 @@ def folds(sample: Sample, count: int, *, seed: int) -> list[Indices]:
     return [np.flatnonzero(of == k) for k in range(count)]
 
 
-def left_out(sample: Sample, settings: Settings, parts: list[Indices], *, seed: int) -> Floats:
-    """Predictions (n, 3) for each part by weights fitted on the rest; nan where a row is in no part."""
+def left_out(
+    sample: Sample, settings: Settings, parts: list[Indices], *, seed: int, taught: Indices | None = None
+) -> Floats:
+    """Predictions (n, 3) for each part by weights fitted on the rest, or on `taught` of it; nan where a row is in no part."""
     found = np.full((len(sample), 3), np.nan)
+    taught = np.arange(len(sample)) if taught is None else taught
     for part in parts:
         if not part.size:
             continue
-        rest = np.setdiff1d(np.arange(len(sample)), part)
+        rest = np.setdiff1d(taught, part)
         found[part] = apply(fit(sample.take(rest), settings, seed=seed), sample.take(part))
     return found
 

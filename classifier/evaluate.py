@@ -15,7 +15,7 @@ from classifier import artifact
 from classifier.calibrate import apply, folds, knots, left_out, ranks
 from classifier.dataset import Row, digest, sample_of
 from classifier.judge import by_source, calibration, judge, spearman
-from classifier.model import Floats, Indices, Sample, Settings, fit
+from classifier.model import Floats, Indices, Sample, Settings
 from classifier.rivals import RIVALS
 from classifier.train import SEED
 
@@ -145,20 +145,14 @@ SHARES = (0.125, 0.25, 0.5, 1.0)
 def learning_curve(rows: Sequence[Row], own: Sequence[Row], settings: Settings | None = None) -> list[Report]:
     """By prompt as above, learned from a share of the other prompts: what more data of the same kinds would still add."""
     sample, settings = sample_of([*rows, *own]), settings or Settings()
-    asked, chance = np.arange(len(rows)), np.random.default_rng(SEED)
-    prompts = np.unique(sample.prompts)
-    order = dict(zip(prompts.tolist(), chance.permutation(len(prompts)) / len(prompts), strict=True))
-    place = np.array([order[prompt] for prompt in sample.prompts.tolist()])
-    lengths, tokens = np.array([row.length for row in rows]), np.array([row.output for row in rows])
-    found = []
+    prompts, of = np.unique(sample.prompts, return_inverse=True)
+    place = np.random.default_rng(SEED).permutation(len(prompts)) / len(prompts)
+    parts, found = folds(sample, 5, seed=SEED), []
     for share in SHARES:
-        predicted = np.empty(len(rows))
-        for part in folds(sample, 5, seed=SEED):
-            rest = np.setdiff1d(np.flatnonzero(place < share), part)
-            weights = fit(sample.take(rest), settings, seed=SEED)
-            predicted[part] = apply(weights, sample.take(part))[:, 0]
-        judged = judge(lengths, np.exp(predicted[asked]), tokens)
-        found.append({"share": share, "prompts": int((np.array(list(order.values())) < share).sum())} | judged)
+        predicted = left_out(sample, settings, parts, seed=SEED, taught=np.flatnonzero(place[of] < share))
+        seen = _outcome(rows, predicted[: len(rows), 0], None)
+        judged = judge(seen.lengths, seen.predicted, seen.tokens)
+        found.append({"share": share, "prompts": int((place < share).sum())} | judged)
     return found
 
 

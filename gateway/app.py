@@ -140,12 +140,7 @@ class Gateway:
 
     def switch(self, name: str, *, enabled: bool) -> bool:
         """Switch a pool on or off, for all workers; return whether there is such a pool."""
-        if self._orders is not None:
-            return self._orders.switch(name, enabled=enabled)
-        pool = self.pipeline.live.pools.get(name)
-        if pool is not None:
-            pool.enabled = enabled
-        return pool is not None
+        return (self._orders or self.pipeline.live.pools).switch(name, enabled=enabled)
 
     def _reload(self) -> list[str]:
         if self._path is None:

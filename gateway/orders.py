@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from gateway import atomic
 from gateway.config import Config
 from gateway.loop import Loop
 from gateway.pipeline import Live
@@ -82,11 +83,10 @@ class Orders:
     def switch(self, name: str, *, enabled: bool) -> bool:
         """Switch a pool on or off, here and everywhere; whether there is such a pool, as of the last reload anywhere."""
         with self._changing():
-            pool = self._live.pools.get(name)
-            if pool is not None:
-                pool.enabled = enabled
+            known = self._live.pools.switch(name, enabled=enabled)
+            if known:
                 self._give(self._seen.reloads)
-        return pool is not None
+        return known
 
     async def _look(self) -> float:
         self.follow()
@@ -110,10 +110,8 @@ class Orders:
         """Leave how things are here for the others."""
         pools = {pool.name: pool.enabled for pool in self._live.pools}
         order = Order(reloads=reloads, config=self._live.config.model_dump_json(by_alias=True), pools=pools)
-        part = self._path.with_suffix(".part")
         try:
-            part.write_bytes(msgspec.json.encode(order))
-            part.replace(self._path)
+            atomic.write(self._path, msgspec.json.encode(order))
         except OSError as error:
             _log.error("the other workers could not be told: %s", error)
         else:

@@ -234,10 +234,6 @@ class Pools:
     def __getitem__(self, name: str) -> Pool:
         return self._by_name[name]
 
-    def get(self, name: str) -> Pool | None:
-        """Return the pool of this name, if there is one."""
-        return self._by_name.get(name)
-
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
 
@@ -291,6 +287,13 @@ class Pools:
             before[gone].turns.wake(before[gone].turns.waiting)  # they look elsewhere
         for replica in kept.values():
             replica.client.retire()  # running streams end by themselves
+
+    def switch(self, name: str, *, enabled: bool) -> bool:
+        """Switch a pool on or off; return whether there is such a pool."""
+        if name not in self:
+            return False
+        self[name].enabled = enabled
+        return True
 
     def price(self, config: Config, day: date) -> None:
         """Take the prices that hold on a UTC day."""

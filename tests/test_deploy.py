@@ -369,29 +369,22 @@ def test_bad_dockerfiles_yaml_compose_and_units_are_told(tmp_path: Path) -> None
     assert any("Typ" in finding.what for finding in tools.systemd(unit))
 
 
+COMPOSE, UNIT = "docker/compose.yaml", "systemd/draftlane.service"
+
+
 @pytest.mark.parametrize(
     ("check", "name", "old", "new"),
     [
         (privileges.image, "docker/Dockerfile", "USER 10001:10001\n", ""),
         (privileges.image, "docker/Dockerfile", "USER 10001:10001", "USER 0:0"),
         (privileges.image, "docker/lab.Dockerfile", "USER 10001:10001", "USER draftlane"),
-        (privileges.compose, "docker/compose.yaml", "    read_only: true\n", ""),
-        (privileges.compose, "docker/compose.yaml", "ALL", "NET_RAW"),
-        (privileges.compose, "docker/compose.yaml", "no-new-privileges:true", "label:disable"),
-        (
-            privileges.compose,
-            "docker/compose.yaml",
-            "    read_only: true\n",
-            "    read_only: true\n    privileged: true\n",
-        ),
-        (privileges.unit, "systemd/draftlane.service", "User=draftlane\n", ""),
-        (privileges.unit, "systemd/draftlane.service", "NoNewPrivileges=yes\n", ""),
-        (
-            privileges.unit,
-            "systemd/draftlane.service",
-            "CapabilityBoundingSet=\n",
-            "CapabilityBoundingSet=CAP_SYS_ADMIN\n",
-        ),
+        (privileges.compose, COMPOSE, "    read_only: true\n", ""),
+        (privileges.compose, COMPOSE, "ALL", "NET_RAW"),
+        (privileges.compose, COMPOSE, "no-new-privileges:true", "label:disable"),
+        (privileges.compose, COMPOSE, "    read_only: true\n", "    read_only: true\n    privileged: true\n"),
+        (privileges.unit, UNIT, "User=draftlane\n", ""),
+        (privileges.unit, UNIT, "NoNewPrivileges=yes\n", ""),
+        (privileges.unit, UNIT, "CapabilityBoundingSet=\n", "CapabilityBoundingSet=CAP_SYS_ADMIN\n"),
     ],
 )
 def test_any_privilege_too_many_is_told(

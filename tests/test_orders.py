@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from datetime import date
 from pathlib import Path
 
@@ -101,7 +102,7 @@ def test_a_configuration_is_the_same_when_it_was_told(config: Config) -> None:
 def test_orders_that_cannot_be_left_are_an_error_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A worker whose disk is full does what it was told, and says that the others were not."""
     worker = Worker(tmp_path)
-    (tmp_path / "orders.part").mkdir()
+    (tmp_path / f"orders.json.{os.getpid()}.part").mkdir()
     with caplog.at_level(logging.ERROR, "gateway.orders"):
         worker.switch("spec", enabled=False)
 

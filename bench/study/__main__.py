@@ -7,7 +7,6 @@ there. `--again` measures anew.
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from bench.machine import describe
 from bench.study import drafts, families, routing
 from bench.study.stand import say
 from gateway.measure.lab.errors import LabError
+from gateway.measure.lab.processes import end_as_interrupted
 from gateway.measure.load.sample import ResultsError
 
 PARTS: Final[dict[str, Callable[..., dict[str, Any]]]] = {
@@ -70,5 +70,5 @@ def write(path: Path, part: str, found: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what was started ends with this, too
+    end_as_interrupted()
     sys.exit(main())

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.study.figures import ALL, Pair, by_group, pair, quickest, shown, table
-from bench.study.load import Job
+from bench.study.load import Job, blocks
 from bench.study.prompts import FAMILIES, KINDS, requests
 from bench.study.routing import replace_body
 from bench.study.stand import Kept, endpoint, engines, say
@@ -109,12 +109,11 @@ def _measure_missing(missing: Sequence[Arm], kept: Kept) -> None:
 async def _measure(arm: Arm, base: str, url: str, kept: Kept) -> None:
     """Let the arm and the baseline take turns, block by block, each going first in turn."""
     sides = [endpoint(arm.beside, base), endpoint(arm.name, url)]
-    asked, size = _asked(), 4 * CONCURRENCY
+    asked = blocks(_asked(), CONCURRENCY)
     for repeat in range(REPEATS):
-        for start in range(0, len(asked), size):
+        for block in asked:
             for target in sides:
-                jobs = [Job(target, one, repeat) for one in asked[start : start + size]]
-                await kept.measure(jobs, CONCURRENCY)
+                await kept.measure([Job(target, one, repeat) for one in block], CONCURRENCY)
             sides.reverse()
 
 

@@ -7,17 +7,15 @@ minute of the machine falls on both. At temperature 0 the quickest of a prompt's
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from bench.study.figures import ALL, Pair, by_group, pair, quickest, shown, table
-from bench.study.load import Job
+from bench.study.load import Job, blocks
 from bench.study.prompts import FAMILIES, KINDS, requests
 from bench.study.stand import POOLS, Kept, endpoint, engines, say
 from gateway.measure.lab.place import SERVED
-from gateway.measure.load.trace import Request
 
 # Milliseconds per token without and with a draft, on Trainium2 at concurrency 4: what the study found of each family.
 STUDY: Final = {
@@ -69,14 +67,10 @@ async def _measure(cases: tuple[Case, ...], urls: dict[str, str], kept: Kept) ->
         asked = requests(model=SERVED, temperature=case.temperature)
         for repeat in range(case.repeats):
             say(f"{case.name}, round {repeat + 1} of {case.repeats}")
-            for number, block in enumerate(_blocks(asked, 4 * case.concurrency)):
+            for number, block in enumerate(blocks(asked, case.concurrency)):
                 for name in POOLS if (repeat + number) % 2 == 0 else POOLS[::-1]:
                     target = endpoint(f"{name} {case.name}", urls[name])
                     await kept.measure([Job(target, one, repeat) for one in block], case.concurrency)
-
-
-def _blocks(asked: Sequence[Request], size: int) -> list[Sequence[Request]]:
-    return [asked[start : start + size] for start in range(0, len(asked), size)]
 
 
 def _figures(kept: Kept, case: Case) -> dict[str, Pair]:

@@ -21,6 +21,12 @@ class Job:
     repeat: int = 0
 
 
+def blocks(asked: Sequence[Request], concurrency: int) -> list[Sequence[Request]]:
+    """Return requests in blocks of four times as many as are under way at once, for pools that take turns."""
+    size = 4 * concurrency
+    return [asked[start : start + size] for start in range(0, len(asked), size)]
+
+
 async def closed_loop(jobs: Sequence[Job], concurrency: int, take: Callable[[Sample], None]) -> None:
     """Make all calls, `concurrency` at once, in order; `take` gets each sample when its call has ended."""
     waiting = deque(jobs)

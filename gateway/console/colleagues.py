@@ -6,7 +6,6 @@ Each leaves a file in a folder every second; one that has not written for some s
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gateway import atomic
 from gateway.console.lately import Step
 from gateway.record import Finished
 
@@ -43,10 +43,8 @@ class Colleagues:
 
     def tell(self, told: Told) -> None:
         """Leave what this process has to tell, whole or not at all."""
-        part = self._path.with_suffix(f".{os.getpid()}.telling")
         with contextlib.suppress(OSError):  # the page is not worth a call
-            part.write_bytes(msgspec.json.encode(told))
-            part.replace(self._path)
+            atomic.write(self._path, msgspec.json.encode(told))
 
     def hear(self) -> list[Told]:
         """Return what the others have told of late."""

@@ -30,7 +30,7 @@ def whole(path: Path) -> Iterator[Path]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def give_out(text: str) -> bool:
+def to_stdout(text: str) -> bool:
     """Write a text to standard output; what that does not take follows on standard error. Returns whether it was taken.
 
     Raises:

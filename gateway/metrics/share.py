@@ -8,13 +8,14 @@ largest stands, as it does of what all count alike: what pools cost, and what en
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from prometheus_client.utils import floatToGoString
+
+from gateway import atomic
 
 SUMMED_GAUGES: Final = frozenset(
     {
@@ -45,10 +46,8 @@ class Share:
 
     def leave(self, page: bytes) -> None:
         """Write this worker's page, whole or not at all."""
-        part = self._path.with_suffix(f".{os.getpid()}.part")
         with contextlib.suppress(OSError):  # the metrics of a second are not worth a call
-            part.write_bytes(page)
-            part.replace(self._path)
+            atomic.write(self._path, page)
 
     def merged(self, own: bytes) -> bytes:
         """Return the page of all workers together, with this one's as it is now."""

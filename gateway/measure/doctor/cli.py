@@ -140,7 +140,7 @@ def _key(name: str | None) -> str | None:
 
 def _tell(found: Sequence[Checkup], args: argparse.Namespace) -> int:
     told: dict[str, Any] = as_dict(found)
-    well = writing.give_out(f"{json.dumps(told) if args.json else text(found)}\n")
+    well = writing.to_stdout(f"{json.dumps(told) if args.json else text(found)}\n")
     return 0 if well and told["ok"] else 1
 
 
@@ -154,7 +154,7 @@ def _plan(args: argparse.Namespace) -> int:
     except diagnosis.DescriptionError as error:
         print("\n".join(f"{args.plan}: {problem}" for problem in error.problems), file=sys.stderr)
         return 2
-    well = writing.give_out(
+    well = writing.to_stdout(
         f"{json.dumps(diagnosis.as_dict(found)) if args.json else diagnosis.text(described, found)}\n"
     )
     for problem in found.problems:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Sequence
 
 from gateway.measure.lab import front, session
 from gateway.measure.lab.errors import LabError
 from gateway.measure.lab.place import SERVED, Place
+from gateway.measure.lab.processes import end_as_interrupted
 
 _SAID = """
 The lab is up: {model} behind the gateway, on this machine only.
@@ -83,5 +83,5 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what was started ends with this, too
+    end_as_interrupted()
     sys.exit(main())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -22,7 +21,7 @@ from gateway.measure.lab.distil_train import DRAFTS, Texts, Training
 from gateway.measure.lab.engines import EngineSpec
 from gateway.measure.lab.errors import LabError
 from gateway.measure.lab.place import Place
-from gateway.measure.lab.processes import stop
+from gateway.measure.lab.processes import end_as_interrupted, stop
 
 ANSWERING: Final = 0.35  # of the time, unless there is a corpus that is large enough
 LEARNING: Final = (0.36, 0.29)  # of the time, by draft: the larger one learns more slowly
@@ -100,5 +99,5 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what was started ends with this, too
+    end_as_interrupted()
     sys.exit(main())

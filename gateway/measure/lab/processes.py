@@ -73,6 +73,11 @@ def tail(log: Path, lines: int = TAIL_LINES) -> str:
     return "\n".join([*(f"    {line[:300]}" for line in text[-lines:] if line.strip()), f"    (all of it: {log})"])
 
 
+def end_as_interrupted() -> None:
+    """Let SIGTERM end this program as Ctrl-C does, so that what it has started ends with it."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
 def stop(pid: int, *, seconds: float, reap: subprocess.Popen[bytes] | None = None) -> None:
     """End the process group that `pid` leads: asked first, killed after `seconds`; returns when all of it is gone."""
     for sign, patience in ((signal.SIGTERM, seconds), (signal.SIGKILL, 5.0)):

@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from gateway import atomic
 from gateway.measure.lab import front
 from gateway.measure.lab.engines import NGRAM, EngineSpec, Say, await_ready, launch
 from gateway.measure.lab.errors import LabError
@@ -144,9 +145,7 @@ def _gateway(place: Place, pools: Sequence[FrontPool], port: int) -> tuple[subpr
 
 
 def _write(place: Place, session: Session) -> None:
-    part = place.run / "session.json.part"
-    part.write_bytes(msgspec.json.format(msgspec.json.encode(session)))
-    part.rename(place.run / "session.json")
+    atomic.write(place.run / "session.json", msgspec.json.format(msgspec.json.encode(session)))
 
 
 def _end(place: Place, found: Session | None) -> list[str]:

@@ -70,7 +70,7 @@ def give_out(args: argparse.Namespace, metrics: Iterable[Metric], report: str) -
             well = False
     dry = "".join(f"{line}\n" for line in lines)
     first, beside = (dry, f"{report}\n") if lines and not args.json else (f"{report}\n", dry)
-    well = writing.give_out(first) and well
+    well = writing.to_stdout(first) and well
     sys.stderr.write(beside)
     return well
 
