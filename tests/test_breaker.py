@@ -34,6 +34,17 @@ def test_a_new_breaker_is_closed() -> None:
     assert repr(breaker) == "<Breaker closed failures=0>"
 
 
+def test_the_third_failure_in_a_row_opens_it() -> None:
+    """An engine that fails is left alone after three requests, as the table says."""
+    breaker = Breaker()
+    states = []
+    for _ in range(3):
+        breaker.failure(0.0, 0.5)
+        states.append(breaker.state)
+
+    assert states == ["closed", "closed", "open"]
+
+
 def test_only_failures_in_a_row_open_it() -> None:
     """A success between failures counts them from zero again."""
     breaker = Breaker()

@@ -206,19 +206,21 @@ while refused < 5:
     except OSError:
         refused += 1
 written = seq - 1
+torn = sum(path.stat().st_size for path in Path(sys.argv[1]).rglob("*") if path.is_file()) - journal.size
 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 journal.append(batch(seq), 0.0)
 journal.close()
-print(written, [found.seq for found in Journal(Path(sys.argv[1]) / "one", now=0.0).after(0, 99)])
+print(written, torn, [found.seq for found in Journal(Path(sys.argv[1]) / "one", now=0.0).after(0, 99)])
 """
 
 
 def test_a_full_disk_tears_nothing(tmp_path: Path) -> None:
     """Writes that a full disk refuses leave no trace, and the same batch goes in when there is room again."""
     done = subprocess.run([sys.executable, "-c", FULL_DISK, tmp_path], capture_output=True, text=True, check=True)
-    written, _, found = done.stdout.partition(" ")
+    written, torn, found = done.stdout.split(" ", 2)
 
     assert int(written) > 3
+    assert torn == "0"
     assert str([*range(1, int(written) + 2)]) == found.strip()
 
 
