@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from gateway.lockstep import OTHERS
+
 if TYPE_CHECKING:
     from gateway.inbound import Inbound
 
@@ -42,6 +44,7 @@ class Answering:
     def _call(self) -> None:
         if self._called is not None and not self._called.done():
             self._called.set_result(None)
+            OTHERS.ready += 1
 
     async def _serve(self, connection: Inbound) -> None:
         task = asyncio.current_task()
@@ -54,8 +57,11 @@ class Answering:
                         connection.current = None
                 else:
                     connection.state.tasks.discard(task)
-                    self._called = connection.loop.create_future()
-                    await self._called
+                    self._called = called = connection.loop.create_future()
+                    try:
+                        await called
+                    finally:
+                        OTHERS.ready -= not called.cancelled()
         finally:
             connection.state.tasks.discard(task)
             self._task = self._called = None

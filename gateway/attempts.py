@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
@@ -82,6 +83,7 @@ class Tries(msgspec.Struct):
     """What one call has tried, and the best answer to give if nothing works."""
 
     sent: Callable[[Attempt], None]
+    loop: asyncio.AbstractEventLoop  # asked for once: before Python 3.12 that is a system call each time
     began: float = 0.0  # loop time
     others: Sequence[str] = ()  # pools that come after the one that is being tried
     count: int = 0

@@ -6,6 +6,8 @@ repeats. The cache is the engine's and may be gone; what is remembered is only w
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import msgspec
 
 from gateway.record import Finished
@@ -30,7 +32,7 @@ class Conversations:
     """Remembers places by conversation; a sink of finished calls."""
 
     def __init__(self) -> None:
-        self._places: dict[tuple[str, str, str], Place] = {}
+        self._places: OrderedDict[tuple[str, str, str], Place] = OrderedDict()  # a dict would search for its oldest
 
     def __call__(self, finished: Finished) -> None:
         """Remember where a call with a conversation was served."""
@@ -46,7 +48,7 @@ class Conversations:
             before.seconds_per_token if before else _prefill_pace(finished),  # the first turn's prefill was a cold one
         )
         if len(self._places) > KEPT:
-            del self._places[next(iter(self._places))]
+            self._places.popitem(last=False)
 
     def find(self, tenant: str, model: str, conversation: str, now: float) -> Place | None:
         """Return where the conversation was, `now` in Unix seconds; None when it is new or long ago."""

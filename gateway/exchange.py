@@ -70,7 +70,9 @@ class Exchange(msgspec.Struct):
     status: int = 0
     outcome: Outcome = "internal"
     error: str | None = None
-    marks: dict[str, float] = msgspec.field(default_factory=dict)
+    body_at: float = 0.0  # when the client's part was done
+    since: float = 0.0  # when the phase that is under way began
+    phases: dict[str, float] = msgspec.field(default_factory=dict)  # seconds of the gateway's own work
     queued: float = 0.0  # seconds that it waited for its turn
     booked: bool = False
     settled: bool = False
@@ -148,9 +150,24 @@ class Exchange(msgspec.Struct):
             self.stream.close()
             self.stream, self.broken, self.reader = self.broken, None, reader
 
+    def has_body(self) -> None:
+        """The whole request is here: from now on it is the gateway's time."""
+        self.body_at = self.since = self.clock()
+
+    def resume(self) -> None:
+        """Begin a phase after others have had their turn."""
+        self.since = self.clock()
+
+    def has_queued(self, seconds: float) -> None:
+        """So long it waited for a place at a pool, which is no work of the gateway's."""
+        self.queued = seconds
+        self.since += seconds
+
     def mark(self, phase: str) -> None:
         """Note that a phase of the gateway's own work has ended."""
-        self.marks[phase] = self.clock()
+        now = self.clock()
+        self.phases[phase] = now - self.since
+        self.since = now
 
     def fail(self, error: GatewayError, outcome: Outcome | None = None) -> None:
         """Note the error that the client is told; its fault decides the outcome unless one is given."""
@@ -264,16 +281,13 @@ class Exchange(msgspec.Struct):
         return counterfactuals(tokens=tokens, paid=paid, ran_on=stream.pool.config.kind, terms=terms, score=plan.score)
 
     def _overhead(self, stream: Stream | None) -> dict[str, float]:
-        """Return seconds per phase of the gateway's own work before the engine was asked."""
-        phases: dict[str, float] = {}
-        before = self.marks.get("body", self.started)
-        for phase in ("parse", "score", "plan"):
-            at = self.marks.get(phase)
-            if at is not None:
-                phases[phase] = at - before - (self.queued if phase == "plan" else 0.0)
-                before = at
-        if stream is not None and "body" in self.marks and self.broken is None:
-            phases["total"] = stream.sent_at - self.marks["body"] - self.queued
+        """Return seconds per phase of the gateway's own work before the engine was asked.
+
+        The total holds what lies between the phases too: the same work for other calls.
+        """
+        phases = self.phases
+        if stream is not None and self.body_at and self.broken is None:
+            phases["total"] = stream.sent_at - self.body_at - self.queued
         return phases
 
     def _observe(self) -> Observation:

@@ -30,6 +30,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self.loop = client.loop
         self._transport: asyncio.Transport | None = None
         self._parser: httptools.HttpResponseParser | None = None
         self._reply: Reply | None = None
@@ -84,7 +85,7 @@ class Connection(asyncio.Protocol):
             self._reading_paused = False
             self._transport.resume_reading()
             if self._reply is not None:
-                self._reply.last_byte_at = self._client.loop.time()
+                self._reply.last_byte_at = self.loop.time()
 
     # asyncio.Protocol
 
@@ -95,7 +96,7 @@ class Connection(asyncio.Protocol):
             self.abort()  # bytes that nobody asked for
             return
         self._seen = True
-        reply.last_byte_at = self._client.heard_at = self._client.loop.time()
+        reply.last_byte_at = self._client.heard_at = self.loop.time()
         if not reply.headers_done:
             self._head_bytes += len(data)
         try:

@@ -14,6 +14,7 @@ from gateway.attempts import Outgoing, Stream
 from gateway.conversations import Conversations, Place, affinity
 from gateway.errors import BadRequest, Forbidden, RateLimited, Unavailable
 from gateway.hygiene import headers_for_engine
+from gateway.lockstep import OTHERS
 from gateway.mirror import Mirror
 from gateway.routing import Ask, Needs
 from gateway.upstream import Upstream
@@ -66,7 +67,9 @@ class Pipeline:
         live = self.live
         exchange.tenant = tenant = live.tenants.identify(headers)  # 401
         body = await read_body()  # 400 408 413
-        exchange.mark("body")
+        exchange.has_body()
+        await OTHERS
+        exchange.resume()
         route = _route(headers, tenant)  # 400 403
         scored = tenant.policy != "baseline" or route == "speculative"  # otherwise no score could change anything
         exchange.call = call = wire.parse(body, endpoint, viewed="whole" if scored else "by size")  # 400
@@ -74,8 +77,12 @@ class Pipeline:
         exchange.model = model = live.tenants.resolve(tenant, call.model).name  # 404
         exchange.admission = await _admit(live, exchange, tenant, _tokens(call))  # 429
         exchange.pools = live.pools.of_model(model)
+        await OTHERS
+        exchange.resume()
         exchange.score = score = live.scorer.score(call.view) if scored else None  # never raises
         exchange.mark("score")
+        await OTHERS
+        exchange.resume()  # and nobody comes between, as a plan counts the calls that are under way
         place = live.conversations.find(tenant.name, model, call.conversation, time.time())
         plan = self.plan(tenant, model, call, score, route, place)  # 503
         if live.pools[plan.pools[0]].full:
@@ -115,7 +122,7 @@ class Pipeline:
         live = self.live
         exchange.tenant = tenant = live.tenants.identify(headers)
         body = await read_body()
-        exchange.mark("body")
+        exchange.has_body()
         name = splice.named_model(body)
         model = live.tenants.resolve(tenant, name).name if name is not None else _first_model(live, tenant)
         exchange.model = model
@@ -159,7 +166,7 @@ class Pipeline:
             if chosen.name == pool.name or not chosen.full:
                 break
             pool.let_in()  # what is free there is for somebody else
-        exchange.queued = exchange.clock() - began
+        exchange.has_queued(exchange.clock() - began)
         return plan
 
     def plan(

@@ -39,6 +39,7 @@ class Reply:
         "_chunks",
         "_connection",
         "_error",
+        "_loop",
         "_size",
         "_stopped",
         "_take",
@@ -58,6 +59,7 @@ class Reply:
 
     def __init__(self, connection: Connection, *, reused: bool = False) -> None:
         self._connection: Connection | None = connection
+        self._loop = connection.loop
         self._chunks: list[bytes] = []
         self._size = 0
         self._waiter: asyncio.Future[None] | None = None
@@ -154,7 +156,7 @@ class Reply:
 
         One timer, where `asyncio.timeout` is a context, a timer and a task to cancel.
         """
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._late, seconds, what)
+        self._timer = self._loop.call_later(seconds, self._late, seconds, what)
 
     def unlimit(self) -> None:
         """What was expected has come."""
@@ -187,7 +189,7 @@ class Reply:
 
     def _next(self) -> asyncio.Future[None]:
         """What is awaited until something comes; a waiter that was cancelled is done, and nobody's any more."""
-        self._waiter = waiter = asyncio.get_running_loop().create_future()
+        self._waiter = waiter = self._loop.create_future()
         return waiter
 
     def wake(self) -> None:

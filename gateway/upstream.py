@@ -32,6 +32,7 @@ from gateway.attempts import (
 )
 from gateway.config import Limits
 from gateway.errors import BadGateway, UpstreamTimeout
+from gateway.lockstep import OTHERS
 from gateway.pools import Lease, Pool, Pools, Replica
 from gateway.reply import Broken, Reply, Silent
 from gateway.verdict import Verdict, judge
@@ -70,7 +71,8 @@ class Upstream:
         Raises:
             BadGateway, UpstreamTimeout, Unavailable: nothing answered.
         """
-        tries = Tries(sent, began=asyncio.get_running_loop().time())
+        loop = asyncio.get_running_loop()
+        tries = Tries(sent, loop, began=loop.time())
         if without is not None:
             tries.rule_out(without)
         known = [name for name in pools if name in self._pools]  # a reload may have removed some meanwhile
@@ -98,7 +100,7 @@ class Upstream:
         budget.request()
         verdict: Verdict | None = None
         while tries.count < MAX_ATTEMPTS:
-            now = asyncio.get_running_loop().time()
+            now = tries.loop.time()
             replica = pool.choose(now, self._chance, avoid=tries.replicas, prefer=out.prefer)
             if replica is None and verdict is not None:
                 replica = self._once_more(pool, tries, now + self._patience(pool.name, others, out, verdict))
@@ -129,7 +131,7 @@ class Upstream:
 
     async def _pause(self, replica: Replica, tries: Tries) -> None:
         """Wait before asking a replica once more: as long as it has asked for, else a moment that grows with each try."""
-        pause = replica.cool_until - asyncio.get_running_loop().time()
+        pause = replica.cool_until - tries.loop.time()
         if pause > 0:
             await asyncio.sleep(pause * (1 + LATECOMERS * self._chance()))
         else:
@@ -145,7 +147,7 @@ class Upstream:
     async def _attempt(self, pool: Pool, replica: Replica, out: Outgoing, tries: Tries) -> Stream | Verdict:
         """Send the request once; a stream for the client, or what to do next (the replica's state is already told)."""
         tries.begin(replica)
-        loop = asyncio.get_running_loop()
+        loop = tries.loop
         lease = Lease(replica, loop.time())
         try:
             stream = await self._send(pool, replica, lease, out, tries)
@@ -170,8 +172,7 @@ class Upstream:
 
     async def _consider(self, stream: Stream, tries: Tries) -> Stream | Verdict:
         """Judge an attempt that an error answered, by its status and its body."""
-        reply, replica = stream.reply, stream.replica
-        loop = asyncio.get_running_loop()
+        reply, replica, loop = stream.reply, stream.replica, tries.loop
         status = _error_in_stream(reply) or reply.status
         try:
             body = await self._peek(reply)
@@ -208,6 +209,7 @@ class Upstream:
         Raises:
             Broken, Silent: the connection failed, or nothing came in time.
         """
+        await OTHERS
         limits = self._limits
         headers = out.headers
         if pool.authorization is not None:
@@ -276,7 +278,7 @@ class Upstream:
             return self._limits.first_byte_seconds
         if out.most_tokens is None:
             return self._limits.total_seconds
-        now = asyncio.get_running_loop().time()
+        now = tries.loop.time()
         pools = [pool, *[self._pools[name] for name in tries.others if name in self._pools]]
         rivals = [replica for each in pools for replica in each.replicas]
         return until_whole(pool, out.most_tokens, self._limits, now - tries.began, last=not tries.another(rivals, now))

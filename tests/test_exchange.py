@@ -330,14 +330,17 @@ async def test_phases_tell_the_gateway_s_own_time(world: World) -> None:
 
     def act() -> None:
         world.now += 1.0
-        for phase, seconds in (("body", 0.0), ("parse", 0.01), ("score", 0.02), ("plan", 0.03)):
+        exchange.has_body()
+        for phase, seconds in (("parse", 0.01), ("score", 0.02), ("plan", 0.03)):
+            world.now += 0.001  # others have their turn
+            exchange.resume()
             world.now += seconds
             exchange.mark(phase)
         world.now += 0.04
         exchange.stream = world.stream()
 
     record = await ended(world, exchange, act)
-    assert record.overhead == pytest.approx({"parse": 0.01, "score": 0.02, "plan": 0.03, "total": 0.1})
+    assert record.overhead == pytest.approx({"parse": 0.01, "score": 0.02, "plan": 0.03, "total": 0.103})
 
 
 @pytest.mark.parametrize(("body", "told"), [(STREAM, 5.0), (CHAT, None)])

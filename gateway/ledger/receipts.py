@@ -5,7 +5,7 @@ Receipts are for people who wonder about one call. They are best effort: bounded
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Final
@@ -28,7 +28,7 @@ class Receipts:
     def __init__(self, kept: int | None = None, *, shared: bool = True) -> None:
         """Begin with none, to keep so many calls; `shared` tells whether a Store is to have them too."""
         self._kept = kept or (KEPT if shared else KEPT_ALONE)
-        self._calls: dict[str, Finished] = {}
+        self._calls: OrderedDict[str, Finished] = OrderedDict()  # a dict would search for its oldest
         self._unshared: deque[Finished] = deque(maxlen=self._kept if shared else 0)
 
     def __repr__(self) -> str:
@@ -39,7 +39,7 @@ class Receipts:
         self._calls.pop(call.request_id, None)
         self._calls[call.request_id] = call
         if len(self._calls) > self._kept:
-            del self._calls[next(iter(self._calls))]
+            self._calls.popitem(last=False)
         self._unshared.append(call)
 
     def get(self, request_id: str) -> dict[str, Any] | None:

@@ -71,7 +71,10 @@ class Families:
             bounds=_PER_TOKEN,
         )
         self.overhead = histograms(
-            "overhead_seconds", "The gateway's own time in a call, by phase.", "phase", bounds=_OVERHEAD
+            "overhead_seconds",
+            "The gateway's own time in a call, by phase; the total also holds its work for other calls in between.",
+            "phase",
+            bounds=_OVERHEAD,
         )
         self.queue = histograms(
             "queue_seconds", "Time that calls waited here for a place, of those that waited.", "pool", bounds=_DURATION

@@ -6,6 +6,7 @@ the other comes, and are forgotten if too many others come first.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,7 +29,7 @@ class Pairs:
 
     def __init__(self, waiting: int = WAITING) -> None:
         self._waiting = waiting
-        self._halves: dict[str, Finished] = {}
+        self._halves: OrderedDict[str, Finished] = OrderedDict()  # a dict would search for its oldest
 
     def __len__(self) -> int:
         return len(self._halves)
@@ -40,7 +41,7 @@ class Pairs:
         if other is None or bool(other.copy_of) == bool(call.copy_of):
             self._halves[name] = call
             if len(self._halves) > self._waiting:
-                del self._halves[next(iter(self._halves))]
+                self._halves.popitem(last=False)
             return None
         original, copy = (other, call) if call.copy_of else (call, other)
         kind = "speculative" if copy.speculative else "baseline"

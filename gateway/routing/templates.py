@@ -10,6 +10,7 @@ Calls without a template share one entry per tenant, which knows how they drift 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from math import exp, log, sqrt
 from typing import TYPE_CHECKING, NamedTuple
@@ -103,7 +104,7 @@ class Templates:
         self._limit = limit
         self._slow, self._fast = slow, fast
         self._curve_samples = curve_samples
-        self._table: dict[Key, Template] = {}
+        self._table: OrderedDict[Key, Template] = OrderedDict()  # a dict would search for its oldest
 
     def __len__(self) -> int:
         return len(self._table)
@@ -120,7 +121,7 @@ class Templates:
         template = self._table.pop(key, None) or Template()
         self._table[key] = template
         if len(self._table) > self._limit:
-            del self._table[next(iter(self._table))]
+            self._table.popitem(last=False)
         return template
 
     def traffic(self, key: Key, now: float) -> float:
