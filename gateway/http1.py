@@ -36,6 +36,7 @@ class Connection(asyncio.Protocol):
         self._reply: Reply | None = None
         self._head_bytes = 0
         self._framed = False
+        self._between_chunks = False
         self._head_only = False
         self._reading_paused = False
         self._seen = False
@@ -61,7 +62,7 @@ class Connection(asyncio.Protocol):
         self._used = True
         self._parser = httptools.HttpResponseParser(self)
         self._head_bytes = 0
-        self._framed = self._seen = False
+        self._framed = self._seen = self._between_chunks = False
         if len(body) <= 65536:
             transport.write(head + body)
         else:
@@ -97,6 +98,8 @@ class Connection(asyncio.Protocol):
             return
         self._seen = True
         reply.last_byte_at = self._client.heard_at = self.loop.time()
+        if self._between_chunks and reply.passage is not None and reply.passage(data):
+            return  # whole chunks, which leave the parser where it stands
         if not reply.headers_done:
             self._head_bytes += len(data)
         try:
@@ -106,6 +109,7 @@ class Connection(asyncio.Protocol):
             self.abort()
         if not reply.headers_done and self._head_bytes > MAX_HEAD_BYTES:
             reply.fail(Broken("response headers too large", seen=True))
+        self._between_chunks = self._between_chunks and data.endswith(b"\r\n")  # and not in the size of the next one
         reply.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -158,6 +162,14 @@ class Connection(asyncio.Protocol):
             self._reply = None
             if self._transport is not None:
                 self._transport.close()
+
+    def on_chunk_header(self) -> None:
+        """A chunk has begun."""
+        self._between_chunks = False
+
+    def on_chunk_complete(self) -> None:
+        """A chunk has ended, its line break included."""
+        self._between_chunks = True
 
     def on_body(self, body: bytes) -> None:
         """Hand bytes to the reply; pause past its bound."""

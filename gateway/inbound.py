@@ -133,6 +133,8 @@ class Inbound(asyncio.Protocol):
         """The client reads too slowly: senders wait."""
         if self.drained is None:
             self.drained = self.loop.create_future()
+            if self.current is not None:
+                self.current.close_passage()
 
     def resume_writing(self) -> None:
         """Let them go on."""

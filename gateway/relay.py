@@ -19,6 +19,7 @@ from gateway import usage
 from gateway.errors import BadGateway, GatewayError, UpstreamTimeout
 from gateway.rejoin import Diverged, Rejoin, Told
 from gateway.reply import Broken, Silent
+from gateway.shortcut import Shortcut
 from gateway.sse import EventTooLarge, Reader
 from gateway.watch import ClientLeft, Receive, Watch
 
@@ -111,17 +112,20 @@ async def _copy(
         reply.unread(body)
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     if events:
-        await _copy_events(exchange, stream, send, watch, limits)
+        await _copy_events(exchange, stream, send, watch, limits, line)
     else:
         await _copy_body(exchange, stream, send, watch, line)
 
 
-async def _copy_events(exchange: Exchange, stream: Stream, send: Send, watch: Watch, limits: Limits) -> None:
+async def _copy_events(
+    exchange: Exchange, stream: Stream, send: Send, watch: Watch, limits: Limits, line: Request | None
+) -> None:
     told = Told() if exchange.again is not None else None
     reader = first = _new_reader(exchange, limits)
     feed = reader.feed if told is None else _keeping(told, reader)
+    shortcut = None if line is None else Shortcut(line, reader, told)
     try:
-        failure = await _pump(exchange, reader, stream.reply, feed, send, watch)
+        failure = await _pump(exchange, reader, stream.reply, feed, send, watch, shortcut)
         if told is not None and not _is_whole(exchange, reader, failure):
             reader, failure = await _go_on(exchange, told, reader, failure or _ENDED_EARLY, send, watch, limits)
     finally:
@@ -200,23 +204,22 @@ async def _go_on(
 
 
 async def _pump(
-    exchange: Exchange, reader: Reader, reply: Reply, feed: Callable[[bytes], bytes], send: Send, watch: Watch
+    exchange: Exchange,
+    reader: Reader,
+    reply: Reply,
+    feed: Callable[[bytes], bytes],
+    send: Send,
+    watch: Watch,
+    shortcut: Shortcut | None = None,
 ) -> Failure | None:
     """Forward events as they come until the reply ends; return what went wrong."""
     clock, line = exchange.clock, watch.line
-
-    def passed(data: bytes) -> bool:
-        """Write at once; whether the client takes more."""
-        out = feed(data)
-        if reader.ended:
-            exchange.whole(reader.usage, reader.speculation)
-        return not out or line is None or line.write(out)
-
     try:
         if line is None:
             await _pump_messages(exchange, reader, reply, feed, send, watch)
             return None
-        while await reply.pour(passed):
+        passed = _passing(exchange, reader, feed, line, shortcut)
+        while await reply.pour(passed, shortcut.passage if shortcut is not None else None):
             watch.sending_since = clock()
             await line.drained()
             watch.sending_since = 0.0
@@ -227,7 +230,29 @@ async def _pump(
     except EventTooLarge as error:
         reply.abort()
         return BadGateway(f"The engine sent {error}.", code="event_too_large"), "truncated"
+    finally:
+        if shortcut is not None:
+            shortcut.settle()
     return None
+
+
+def _passing(
+    exchange: Exchange, reader: Reader, feed: Callable[[bytes], bytes], line: Request, shortcut: Shortcut | None
+) -> Callable[[bytes], bool]:
+    """Return what writes events to the client at once, and says whether it takes more."""
+
+    def passed(data: bytes) -> bool:
+        if shortcut is not None:
+            shortcut.settle()
+        out = feed(data)
+        if reader.ended:
+            exchange.whole(reader.usage, reader.speculation)
+        more = not out or line.write(out)
+        if shortcut is not None:
+            shortcut.look()
+        return more
+
+    return passed
 
 
 async def _pump_messages(

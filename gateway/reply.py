@@ -52,6 +52,7 @@ class Reply:
         "is_events",
         "is_json",
         "last_byte_at",
+        "passage",
         "paused",
         "reused",
         "status",
@@ -66,6 +67,7 @@ class Reply:
         self._timer: asyncio.TimerHandle | None = None
         self._take: Callable[[bytes], bool] | None = None
         self._stopped = False
+        self.passage: Callable[[bytes], bool] | None = None  # takes raw bytes off the wire, or refuses them
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.headers_done = False
@@ -95,9 +97,10 @@ class Reply:
             await self._next()
         return self.take()
 
-    async def pour(self, take: Callable[[bytes], bool]) -> bool:
+    async def pour(self, take: Callable[[bytes], bool], passage: Callable[[bytes], bool] | None = None) -> bool:
         """Give `take` the bytes within the callbacks that read them, until it returns False; return whether it did.
 
+        Bytes that a `passage` takes as they come off the wire never get here.
         A reader that is woken for each event pays a task switch for it, and this one none. Raises as `read` does, and what
         `take` raises.
         """
@@ -106,11 +109,11 @@ class Reply:
         while not self.complete:
             if self.failed:
                 raise self._failure()
-            self._take, self._stopped = take, False
+            self._take, self._stopped, self.passage = take, False, passage
             try:
                 await self._next()
             finally:
-                self._take = None
+                self._take = self.passage = None
             if self._stopped:
                 return True
         return False

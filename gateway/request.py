@@ -14,6 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import httptools
 
+try:
+    from gateway._native import Passage
+except ImportError:  # no C compiler where the package was installed: all events go the long way
+    Passage = None  # type: ignore[assignment,misc]
+
 if TYPE_CHECKING:
     from gateway.inbound import Inbound
 
@@ -46,6 +51,7 @@ class Request:
         "_gone",
         "_head",
         "_left",
+        "_passage",
         "_size",
         "_until_close",
         "_waiter",
@@ -73,6 +79,7 @@ class Request:
         self._chunked = False
         self._until_close = False
         self._left = 0  # bytes of the body that the head has promised
+        self._passage: Passage | None = None  # for events, past `write`
 
     # the connection's side
 
@@ -96,6 +103,7 @@ class Request:
     def lost(self) -> None:
         """The client has left."""
         self._gone = True
+        self.close_passage()
         self._wake()
         if self._departure is not None:
             self._departure()
@@ -114,7 +122,7 @@ class Request:
             if not self._complete:
                 connection.transport.close()
             # Both lead back here: left in place, every request would wait for the garbage collector.
-            self._departure = None
+            self._departure = self._passage = None
             del self.scope["extensions"]
 
     # the line
@@ -141,6 +149,26 @@ class Request:
                 out, self._head = self._head + out, b""
             connection.transport.write(out)
         return connection.drained is None
+
+    def passage(self, keep: int) -> Passage | None:
+        """Return a way for events past this object, closed until `let_through`; None where they cannot go as they came.
+
+        It keeps up to so many bytes of them until they are taken.
+        """
+        if not self._chunked or Passage is None:
+            return None
+        self._passage = made = Passage(self._connection.transport.write, keep)
+        return made
+
+    def close_passage(self) -> None:
+        """Let nothing through for now."""
+        if self._passage is not None:
+            self._passage.open = False
+
+    def let_through(self, passage: Passage, example: tuple[bytes, bytes]) -> None:
+        """Open a passage for events like the example, unless the client is gone or does not read."""
+        if not (self._gone or self._head) and self._connection.drained is None:
+            passage.learn(*example)
 
     async def drained(self) -> None:
         """Wait until the client takes more, or has left."""

@@ -146,12 +146,18 @@ class Reader:
         return len(self._head) + len(self._tail) <= len(data) and b'"' not in text and b"\n" not in text
 
     def _learn(self, data: bytes) -> None:
-        """Take an event that tells nothing but its text as the example of those to come."""
+        """Take the last of these events, if it tells nothing but its text, as the example of those to come."""
         self._lessons -= 1
-        if data.count(b"\n\n") != 1 or any(word in data for word in _TELLING):
+        event = data[data.rfind(b"\n\n", 0, -2) + 2 :] if data.count(b"\n\n") > 1 else data
+        if not event.endswith(b"\n\n") or any(word in event for word in _TELLING):
             return
-        if found := _TEXT.search(data):
-            self._head, self._tail = data[: found.start(1)], data[found.end(1) :]
+        if found := _TEXT.search(event):
+            self._head, self._tail = event[: found.start(1)], event[found.end(1) :]
+
+    @property
+    def example(self) -> tuple[bytes, bytes] | None:
+        """What stands before and after the text of the next events, if they tell nothing else; None in the midst of one."""
+        return (self._head, self._tail) if self._head and not self._carry else None
 
     def rest(self) -> bytes:
         """Return the bytes after the last whole event, for a stream that ended well without a final blank line."""

@@ -1,0 +1,179 @@
+/* The Python side and all of it: one type, `Passage`, that lets ordinary events of a stream through as they came.
+
+   A stream's bytes are chunks of HTTP/1.1, and most chunks hold one event that differs from the one before in a piece of text
+   alone. Such bytes need no decoding, no joining and no framing anew: they are counted and written. Everything else is refused
+   whole, and whoever asked takes the long way. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include <string.h>
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *write; /* of the client's transport */
+    PyObject *head, *tail;
+    char *kept; /* the events' bytes, until they are taken: `size` of them, room for `most`; NULL where nobody wants them */
+    Py_ssize_t most, size, events;
+    char open;
+} Passage;
+
+enum { MOST_DIGITS = 6 };
+
+/* Read one chunk's size line at `p`; return where its data begins, or NULL. Only what this gateway would write itself: lower-case
+   digits, no leading zero, no extension; the last chunk, of size nought, is none. */
+static const char *size_line(const char *p, const char *end, Py_ssize_t *size) {
+    Py_ssize_t n = 0;
+    const char *start = p;
+    for (; p < end && p - start < MOST_DIGITS; p++) {
+        if (*p >= '0' && *p <= '9')
+            n = n * 16 + (*p - '0');
+        else if (*p >= 'a' && *p <= 'f')
+            n = n * 16 + (*p - 'a' + 10);
+        else
+            break;
+    }
+    if (p == start || *start == '0' || end - p < 2 || p[0] != '\r' || p[1] != '\n') return NULL;
+    *size = n;
+    return p + 2;
+}
+
+/* Whether these bytes are one event like the one learned: its head, a text without quote or line break, its tail. */
+static int is_ordinary(const Passage *self, const char *event, Py_ssize_t size) {
+    Py_ssize_t head = PyBytes_GET_SIZE(self->head), tail = PyBytes_GET_SIZE(self->tail), text = size - head - tail;
+    return text >= 0 && memcmp(event, PyBytes_AS_STRING(self->head), (size_t)head) == 0 &&
+           memcmp(event + size - tail, PyBytes_AS_STRING(self->tail), (size_t)tail) == 0 &&
+           !memchr(event + head, '"', (size_t)text) && !memchr(event + head, '\n', (size_t)text) &&
+           !memchr(event + head, '\r', (size_t)text);
+}
+
+/* Count the ordinary chunks that the bytes consist of; -1 where anything else is among them. `bytes` becomes their events'. */
+static Py_ssize_t chunks(const Passage *self, const char *p, const char *end, Py_ssize_t *bytes) {
+    Py_ssize_t count = 0, size;
+    *bytes = 0;
+    while (p < end) {
+        const char *event = size_line(p, end, &size);
+        if (!event || size > end - event - 2 || event[size] != '\r' || event[size + 1] != '\n' || !is_ordinary(self, event, size)) return -1;
+        count++, *bytes += size;
+        p = event + size + 2;
+    }
+    return count;
+}
+
+static void keep(Passage *self, const char *p, const char *end) {
+    Py_ssize_t size = 0;
+    while (p < end) {
+        const char *event = size_line(p, end, &size);
+        memcpy(self->kept + self->size, event, (size_t)size);
+        self->size += size;
+        p = event + size + 2;
+    }
+}
+
+static PyObject *passage_call(Passage *self, PyObject *args, PyObject *kwargs) {
+    PyObject *data, *done;
+    Py_ssize_t count, bytes;
+    if (kwargs && PyDict_GET_SIZE(kwargs)) {
+        PyErr_SetString(PyExc_TypeError, "a passage takes no keywords");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "S", &data)) return NULL;
+    if (!self->open || !self->head) Py_RETURN_FALSE;
+    const char *p = PyBytes_AS_STRING(data), *end = p + PyBytes_GET_SIZE(data);
+    if ((count = chunks(self, p, end, &bytes)) <= 0) Py_RETURN_FALSE;
+    if (self->kept) {
+        if (self->size + bytes > self->most) Py_RETURN_FALSE;
+        keep(self, p, end);
+    }
+    self->events += count;
+    if (!(done = PyObject_CallOneArg(self->write, data))) return NULL;
+    Py_DECREF(done);
+    Py_RETURN_TRUE;
+}
+
+static PyObject *passage_learn(Passage *self, PyObject *args) {
+    PyObject *head, *tail;
+    if (!PyArg_ParseTuple(args, "SS", &head, &tail)) return NULL;
+    Py_XSETREF(self->head, Py_NewRef(head));
+    Py_XSETREF(self->tail, Py_NewRef(tail));
+    self->open = 1;
+    Py_RETURN_NONE;
+}
+
+static PyObject *passage_take(Passage *self, PyObject *Py_UNUSED(ignored)) {
+    PyObject *taken = Py_BuildValue("ny#", self->events, self->kept ? self->kept : "", self->size);
+    if (taken) self->events = self->size = 0;
+    return taken;
+}
+
+static int passage_init(Passage *self, PyObject *args, PyObject *kwargs) {
+    static char *words[] = {"write", "keep", NULL};
+    PyObject *write;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "On", words, &write, &self->most)) return -1;
+    Py_XSETREF(self->write, Py_NewRef(write));
+    PyMem_Free(self->kept);
+    self->kept = NULL, self->size = 0;
+    if (self->most > 0 && !(self->kept = PyMem_Malloc((size_t)self->most))) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return 0;
+}
+
+static int passage_traverse(Passage *self, visitproc visit, void *arg) {
+    Py_VISIT(self->write);
+    return 0;
+}
+
+static int passage_clear(Passage *self) {
+    Py_CLEAR(self->write);
+    self->open = 0;
+    return 0;
+}
+
+static void passage_dealloc(Passage *self) {
+    PyObject_GC_UnTrack(self);
+    passage_clear(self);
+    PyMem_Free(self->kept);
+    Py_CLEAR(self->head);
+    Py_CLEAR(self->tail);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyMethodDef METHODS[] = {
+    {"learn", (PyCFunction)passage_learn, METH_VARARGS, NULL},
+    {"take", (PyCFunction)passage_take, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef MEMBERS[] = {
+    {"open", T_BOOL, offsetof(Passage, open), 0, NULL},
+    {"events", T_PYSSIZET, offsetof(Passage, events), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyTypeObject PassageType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "gateway._native.Passage",
+    .tp_basicsize = sizeof(Passage),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)passage_init,
+    .tp_dealloc = (destructor)passage_dealloc,
+    .tp_traverse = (traverseproc)passage_traverse,
+    .tp_clear = (inquiry)passage_clear,
+    .tp_call = (ternaryfunc)passage_call,
+    .tp_methods = METHODS,
+    .tp_members = MEMBERS,
+};
+
+static PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, .m_name = "gateway._native", .m_size = -1};
+
+PyMODINIT_FUNC PyInit__native(void) {
+    PyObject *module;
+    if (PyType_Ready(&PassageType) < 0 || !(module = PyModule_Create(&MODULE))) return NULL;
+    if (PyModule_AddObjectRef(module, "Passage", (PyObject *)&PassageType) < 0) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
+}
