@@ -61,7 +61,7 @@ class Answering:
                     try:
                         await called
                     finally:
-                        OTHERS.ready -= not called.cancelled()
+                        OTHERS.ready -= not called.cancelled()  # then nobody had called
         finally:
             connection.state.tasks.discard(task)
             self._task = self._called = None

@@ -112,19 +112,17 @@ async def _copy(
         reply.unread(body)
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     if events:
-        await _copy_events(exchange, stream, send, watch, limits, line)
+        await _copy_events(exchange, stream, send, watch, limits)
     else:
         await _copy_body(exchange, stream, send, watch, line)
 
 
-async def _copy_events(
-    exchange: Exchange, stream: Stream, send: Send, watch: Watch, limits: Limits, line: Request | None
-) -> None:
+async def _copy_events(exchange: Exchange, stream: Stream, send: Send, watch: Watch, limits: Limits) -> None:
     told = Told() if exchange.again is not None else None
     reader = first = _new_reader(exchange, limits)
     feed = reader.feed if told is None else _keeping(told, reader)
-    shortcut = None if line is None else Shortcut(line, reader, told)
     try:
+        shortcut = Shortcut(watch.line, reader, told)
         failure = await _pump(exchange, reader, stream.reply, feed, send, watch, shortcut)
         if told is not None and not _is_whole(exchange, reader, failure):
             reader, failure = await _go_on(exchange, told, reader, failure or _ENDED_EARLY, send, watch, limits)
@@ -192,7 +190,8 @@ async def _go_on(
         reader = _new_reader(exchange, limits)
         timer = loop.call_at(until, lambda: reply.fail(Silent("It comes too late.")) if rejoin.behind else None)
         try:
-            after = await _pump(exchange, reader, reply, lambda data: rejoin.feed(reader.feed(data)), send, watch)
+            none = Shortcut(None, reader, None)
+            after = await _pump(exchange, reader, reply, lambda data: rejoin.feed(reader.feed(data)), send, watch, none)
         except Diverged:
             pass
         finally:
@@ -210,7 +209,7 @@ async def _pump(
     feed: Callable[[bytes], bytes],
     send: Send,
     watch: Watch,
-    shortcut: Shortcut | None = None,
+    shortcut: Shortcut,
 ) -> Failure | None:
     """Forward events as they come until the reply ends; return what went wrong."""
     clock, line = exchange.clock, watch.line
@@ -219,7 +218,7 @@ async def _pump(
             await _pump_messages(exchange, reader, reply, feed, send, watch)
             return None
         passed = _passing(exchange, reader, feed, line, shortcut)
-        while await reply.pour(passed, shortcut.passage if shortcut is not None else None):
+        while await reply.pour(passed, shortcut.passage):
             watch.sending_since = clock()
             await line.drained()
             watch.sending_since = 0.0
@@ -231,25 +230,22 @@ async def _pump(
         reply.abort()
         return BadGateway(f"The engine sent {error}.", code="event_too_large"), "truncated"
     finally:
-        if shortcut is not None:
-            shortcut.settle()
+        shortcut.settle()
     return None
 
 
 def _passing(
-    exchange: Exchange, reader: Reader, feed: Callable[[bytes], bytes], line: Request, shortcut: Shortcut | None
+    exchange: Exchange, reader: Reader, feed: Callable[[bytes], bytes], line: Request, shortcut: Shortcut
 ) -> Callable[[bytes], bool]:
     """Return what writes events to the client at once, and says whether it takes more."""
 
     def passed(data: bytes) -> bool:
-        if shortcut is not None:
-            shortcut.settle()
+        shortcut.settle()
         out = feed(data)
         if reader.ended:
             exchange.whole(reader.usage, reader.speculation)
         more = not out or line.write(out)
-        if shortcut is not None:
-            shortcut.look()
+        shortcut.look()
         return more
 
     return passed

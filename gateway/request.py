@@ -165,10 +165,10 @@ class Request:
         if self._passage is not None:
             self._passage.open = False
 
-    def let_through(self, passage: Passage, example: tuple[bytes, bytes]) -> None:
-        """Open a passage for events like the example, unless the client is gone or does not read."""
-        if not (self._gone or self._head) and self._connection.drained is None:
-            passage.learn(*example)
+    def let_through(self, example: tuple[bytes, bytes]) -> None:
+        """Open the passage for events like the example, unless the client is gone or does not read."""
+        if self._passage is not None and not (self._gone or self._head) and self._connection.drained is None:
+            self._passage.learn(*example)
 
     async def drained(self) -> None:
         """Wait until the client takes more, or has left."""

@@ -18,13 +18,13 @@ KEPT: Final = 8192  # bytes of events that wait to be remembered, for going on w
 
 
 class Shortcut:
-    """The shortcut of one stream; `passage` is None where there is none."""
+    """The shortcut of one stream; without a `line`, and where `passage` is None for another reason, there is none."""
 
     __slots__ = ("_line", "_reader", "_told", "passage")
 
-    def __init__(self, line: Request, reader: Reader, told: Told | None) -> None:
+    def __init__(self, line: Request | None, reader: Reader, told: Told | None) -> None:
         self._line, self._reader, self._told = line, reader, told
-        self.passage = line.passage(0 if told is None else KEPT)
+        self.passage = None if line is None else line.passage(0 if told is None else KEPT)
 
     def settle(self) -> None:
         """Count and remember what has passed since the last time; before anything else is made of the stream."""
@@ -36,9 +36,9 @@ class Shortcut:
 
     def look(self) -> None:
         """Open it, or close it, for what comes after the event that went the long way."""
-        if self.passage is None:
+        if self._line is None:
             return
         if (example := self._reader.example) is None:
-            self.passage.open = False
+            self._line.close_passage()
         else:
-            self._line.let_through(self.passage, example)
+            self._line.let_through(example)

@@ -148,7 +148,7 @@ class Reader:
     def _learn(self, data: bytes) -> None:
         """Take the last of these events, if it tells nothing but its text, as the example of those to come."""
         self._lessons -= 1
-        event = data[data.rfind(b"\n\n", 0, -2) + 2 :] if data.count(b"\n\n") > 1 else data
+        event = data[:-2].rpartition(b"\n\n")[2] + data[-2:]
         if not event.endswith(b"\n\n") or any(word in event for word in _TELLING):
             return
         if found := _TEXT.search(event):

@@ -209,7 +209,7 @@ class Upstream:
         Raises:
             Broken, Silent: the connection failed, or nothing came in time.
         """
-        await OTHERS
+        await OTHERS  # the lease is taken: whoever plans meanwhile counts it
         limits = self._limits
         headers = out.headers
         if pool.authorization is not None:

@@ -181,9 +181,9 @@ def test_it_opens_only_where_a_part_of_the_body_may_be_written(state: dict[str, 
     line = Request(connection, {}, keep_alive=True, awaits_continue=False)  # type: ignore[arg-type]
     for name, value in state.items():
         setattr(line, name, value)
-    way = Passage(bytes, 0)
+    line._passage = way = Passage(bytes, 0)
 
-    line.let_through(way, (HEAD, TAIL))
+    line.let_through((HEAD, TAIL))
 
     assert way.open is opens
 
