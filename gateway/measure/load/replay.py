@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TextIO
@@ -150,6 +151,9 @@ def _sender(client: httpx.AsyncClient, plan: Plan) -> Send:
 @contextlib.contextmanager
 def _interruptible(run: Run, progress: Progress) -> Iterator[None]:
     """Let the first Ctrl-C end the sending and the second leave what is under way."""
+    if threading.current_thread() is not threading.main_thread():  # no other hears signals
+        yield
+        return
     loop = asyncio.get_running_loop()
 
     def interrupted() -> None:
@@ -158,12 +162,8 @@ def _interruptible(run: Run, progress: Progress) -> Iterator[None]:
         run.stop("interrupted")
 
     signals = (signal.SIGINT, signal.SIGTERM)
-    try:
-        for one in signals:
-            loop.add_signal_handler(one, interrupted)
-    except (ValueError, RuntimeError, NotImplementedError):  # only the main thread of a process hears signals
-        yield
-        return
+    for one in signals:
+        loop.add_signal_handler(one, interrupted)
     try:
         yield
     finally:

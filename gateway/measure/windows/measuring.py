@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -160,11 +161,10 @@ def _forget(sample: Sample) -> None:
 @contextmanager
 def _ending_as_asked() -> Iterator[None]:
     """Let SIGTERM end the sweep as Ctrl-C does: engines that it started are stopped, and what was measured is told."""
-    try:
-        before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    except ValueError:  # only the main thread of a process hears signals
+    if threading.current_thread() is not threading.main_thread():  # no other hears signals
         yield
         return
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         yield
     finally:
