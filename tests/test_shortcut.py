@@ -154,6 +154,15 @@ def test_closed_nothing_passes() -> None:
     assert len(written) == 1
 
 
+def test_one_that_was_never_told_where_to_write_refuses() -> None:
+    """Made past its constructor it lets nothing through, and harms nobody."""
+    way = Passage.__new__(Passage)
+    way.learn(HEAD, TAIL)
+
+    assert not way(chunk(ordinary(b"a")))
+    assert way.take() == (0, b"")
+
+
 def test_what_cannot_be_written_is_an_error() -> None:
     """An error of the transport reaches whoever read the bytes; wrong use is told."""
 

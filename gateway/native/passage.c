@@ -78,7 +78,7 @@ static PyObject *passage_call(Passage *self, PyObject *args, PyObject *kwargs) {
         return NULL;
     }
     if (!PyArg_ParseTuple(args, "S", &data)) return NULL;
-    if (!self->open || !self->head) Py_RETURN_FALSE;
+    if (!self->open || !self->head || !self->write) Py_RETURN_FALSE;
     const char *p = PyBytes_AS_STRING(data), *end = p + PyBytes_GET_SIZE(data);
     if ((count = chunks(self, p, end, &bytes)) <= 0) Py_RETURN_FALSE;
     if (self->kept) {
