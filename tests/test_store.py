@@ -118,6 +118,15 @@ async def test_origins_add_up(kind: str, store_of: Open) -> None:
     assert [rows[0].measures["calls"], rows[0].measures["tokens"]] == [60.0, 60 * (2.0**40 + 1)]
 
 
+async def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
+    """Gateways that start together over a file that is not there yet wait for one another, and none is told that it is locked."""
+    for attempt in range(60):  # before they waited, one opening in forty failed
+        stores = [SqliteStore(tmp_path / f"{attempt}.db") for _ in range(4)]
+        assert await asyncio.gather(*(store.applied(["one"]) for store in stores)) == [{"one": 0}] * 4
+        for store in stores:
+            await store.aclose()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_totals_are_rows_by_day(kind: str, store_of: Open) -> None:
     """The ledger comes back by day, tenant, model and pool, in order, within the days asked for."""

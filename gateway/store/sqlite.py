@@ -36,6 +36,7 @@ from gateway.store.contract import (
 )
 
 _BUSY_SECONDS: Final = 5.0  # other writers hold the lock for milliseconds
+_AGAIN_SECONDS: Final = 0.005
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS origins (
@@ -168,7 +169,7 @@ class SqliteStore:
         self._path.touch(0o600)
         sql = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         self._open, self._inode = sql, self._path.stat().st_ino
-        sql.execute("PRAGMA journal_mode=WAL")
+        _write_ahead(sql)
         sql.execute("PRAGMA synchronous=NORMAL")
         with _transaction(sql, "IMMEDIATE"):
             for statement in _SCHEMA.split(";\n"):
@@ -215,6 +216,20 @@ class SqliteStore:
         if surplus > 0:
             oldest = "SELECT namespace, key FROM learned ORDER BY touched LIMIT ?"
             sql.execute(f"DELETE FROM learned WHERE (namespace, key) IN ({oldest})", (surplus,))  # noqa: S608
+
+
+def _write_ahead(sql: sqlite3.Connection) -> None:
+    """Let readers go on beside a writer. SQLite's own timeout leaves out others that open a new file at the same moment."""
+    until = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            sql.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(_AGAIN_SECONDS)
+        else:
+            return
 
 
 @contextmanager
