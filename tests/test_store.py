@@ -119,7 +119,7 @@ async def test_origins_add_up(kind: str, store_of: Open) -> None:
 
 
 async def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
-    """Gateways that start together over a file that is not there yet wait for one another, and none is told that it is locked."""
+    """Gateways that start together over a new file wait for one another, and none is told that it is locked."""
     for attempt in range(60):  # before they waited, one opening in forty failed
         stores = [SqliteStore(tmp_path / f"{attempt}.db") for _ in range(4)]
         assert await asyncio.gather(*(store.applied(["one"]) for store in stores)) == [{"one": 0}] * 4
