@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 
 # An instruction stands at the head or at the tail of a long prompt and material between them, so both ends are read.
@@ -76,6 +77,9 @@ class _Reading:
         return texts[0] if len(texts) == 1 else "\n".join(texts)
 
 
+_NOTHING = _Reading(0)  # nobody adds to it
+
+
 def _ends(items: Sequence[object], count: int) -> Sequence[object]:
     """The first and the last `count` items, all of them when there are no more than that."""
     return items if len(items) <= 2 * count else [*items[:count], *items[-count:]]
@@ -119,10 +123,10 @@ def _read_part(part: Mapping[str, object], into: _Reading, depth: int) -> None:
                 _read(part[key], into, depth - 1)
 
 
-def _tools(tools: object) -> tuple[list[str], str, int]:
+def _tools(tools: object) -> tuple[Sequence[str], str, int]:
     """Names, a bounded text of names and descriptions, and the number of the tools offered."""
     if tools.__class__ is not list:
-        return [], "", 0
+        return (), "", 0
     names: list[str] = []
     reading = _Reading(TOOLS_CAP)
     for tool in _ends(tools, SEEN_TOOLS):
@@ -136,9 +140,10 @@ def _tools(tools: object) -> tuple[list[str], str, int]:
             reading.add(name[:128])
         if isinstance(description, str):
             reading.add(clip(description, 160))
-    return names, reading.text, len(tools)
+    return tuple(names), reading.text, len(tools)
 
 
+@lru_cache(maxsize=256)
 def _fingerprint(system: str, names: Sequence[str]) -> str:
     """Sixteen hex digits naming a template: digits masked, so that a date in a system prompt does not split it."""
     if not system and not names:
@@ -154,16 +159,12 @@ _FORMS = {"json_object": "json", "json_schema": "schema", "structural_tag": "gui
 def _format(body: Mapping[str, object]) -> str:
     """What form the answer is held to: "", "json" (any object), "schema" or "guided"."""
     wanted = body.get("response_format")
-    text = body.get("text")
-    if wanted is None and isinstance(text, Mapping):
+    if wanted is None and isinstance(text := body.get("text"), Mapping):
         wanted = text.get("format")
-    if isinstance(wanted, Mapping):
+    if wanted is not None and isinstance(wanted, Mapping):
         kind = wanted.get("type")
         return _FORMS.get(kind, "") if isinstance(kind, str) else ""
-    for key in _GUIDED:
-        if body.get(key):
-            return "guided"
-    return ""
+    return "guided" if any(map(body.get, _GUIDED)) else ""
 
 
 def _forced(choice: object) -> bool:
@@ -173,12 +174,13 @@ def _forced(choice: object) -> bool:
     return isinstance(choice, Mapping) and choice.get("type") in ("function", "tool", "any")
 
 
+_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+
+
 def _limit(body: Mapping[str, object]) -> float | None:
-    for key in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
-        if key in body:
-            value = number(body[key])
-            if value is not None and value > 0:
-                return value
+    for told in map(body.get, _LIMITS):
+        if told is not None and (value := number(told)) is not None and value > 0:
+            return value
     return None
 
 
@@ -230,8 +232,9 @@ class View:
             body = {}
         said = _Conversation.of(body, kind)
         names, tools, count = _tools(body.get("tools"))
-        prediction = _Reading(USER_CAP)
-        if "prediction" in body:
+        prediction = _NOTHING
+        if body.get("prediction") is not None:
+            prediction = _Reading(USER_CAP)
             _read(body["prediction"], prediction)
         user, earlier = said.user, said.earlier
         system = said.system.text
@@ -280,8 +283,7 @@ class _Conversation:
     def __init__(self) -> None:
         self.system = _Reading(SYSTEM_CAP)
         self.user = _Reading(USER_CAP)
-        self.earlier = _Reading(EARLIER_CAP)
-        self.prefill = _Reading(EARLIER_CAP)
+        self.earlier = self.prefill = _NOTHING
         self.tool_results = 0
         self.turns = 0
 
@@ -290,7 +292,7 @@ class _Conversation:
         """Sort the request's messages; a bare string or a list without roles is one user turn."""
         said = cls()
         for key in ("system", "instructions"):
-            if key in body:
+            if body.get(key) is not None:
                 _read(body[key], said.system)
         items = body.get(_MESSAGE_KEYS.get(kind, "messages"))
         if isinstance(items, list) and _has_messages(items):
@@ -315,25 +317,31 @@ class _Conversation:
                 _read(content, self.system)
             elif kind == "function_call_output" or role in _RESULT:
                 self.tool_results += not found
-                _read(content, self.earlier)
+                _read(content, self._before())
             elif not found and (role == "user" or (role is None and kind not in ("function_call", "reasoning"))):
                 _read(content, self.user)
                 found = bool(self.user.chars or self.user.token_ids)
             elif not found and role == "assistant":
+                if self.prefill is _NOTHING:
+                    self.prefill = _Reading(EARLIER_CAP)
                 _read(content, self.prefill)
             else:
-                _read(content, self.earlier)
+                _read(content, self._before())
+
+    def _before(self) -> _Reading:
+        """Where what came between system prompt and last turn goes; most requests have none."""
+        if self.earlier is _NOTHING:
+            self.earlier = _Reading(EARLIER_CAP)
+        return self.earlier
 
     def tokens(self) -> int:
         """A rough count of prompt tokens over what was seen."""
         total = 0.0
         for part in (self.system, self.user, self.earlier, self.prefill):
-            if not part.texts:
-                total += part.chars / 4.0 + part.token_ids
+            if part is _NOTHING:
                 continue
-            sample = part.texts[0][:256]
-            share = 0.0
-            if not sample.isascii():
-                share = min(1.0, (len(sample.encode("utf-8", "replace")) - len(sample)) / len(sample))
-            total += part.chars / (4.0 - 2.5 * share) + part.token_ids
+            a_token = 4.0
+            if part.texts and not (sample := part.texts[0][:256]).isascii():
+                a_token -= 2.5 * min(1.0, (len(sample.encode("utf-8", "replace")) - len(sample)) / len(sample))
+            total += part.chars / a_token + part.token_ids
         return int(total) + 4 * min(self.turns, 2 * SEEN_MESSAGES)

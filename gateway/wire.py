@@ -130,7 +130,7 @@ def parse(body: bytes, endpoint: Endpoint, *, viewed: Literal["whole", "by size"
         features=_features(request, endpoint),
         temperature=None if request.temperature is None else float(min(max(request.temperature, 0), _HOTTEST)),
         max_tokens=_limit(request),
-        view=View.of(_fields(request), endpoint) if viewed == "whole" else _outline(body, endpoint),
+        view=View.of(msgspec.structs.asdict(request), endpoint) if viewed == "whole" else _outline(body, endpoint),
         has_tools=bool(request.tools),
         conversation=_conversation(request.messages if endpoint in ("chat", "messages") else None),
     )
@@ -145,17 +145,16 @@ _BYTES_PER_TOKEN = 4  # of English; other languages have fewer
 
 def _conversation(messages: list[dict[str, Any]] | None) -> str:
     """Return a fingerprint of a chat's beginning, up to its first user message, which every later turn repeats; "" without."""
-    if not messages:
-        return ""
-    digest = hashlib.blake2b(digest_size=8)
-    for message in messages[:_BEGINNING]:
-        content = message.get("content")
-        if content.__class__ is list:
-            content = content[0].get("text") if content and content[0].__class__ is dict else ""
-        text = content if content.__class__ is str else ""
-        digest.update(f"{message['role']}\0{len(text)}\0{text[:_HASHED]}\0".encode(errors="replace"))
-        if message["role"] == "user":
-            return digest.hexdigest()
+    said = ""
+    for message in messages[:_BEGINNING] if messages else ():
+        role, text = message["role"], message.get("content")
+        if text.__class__ is list:
+            text = text[0].get("text") if text and text[0].__class__ is dict else ""
+        if text.__class__ is not str:
+            text = ""
+        said = f"{said}{role}\0{len(text)}\0{text[:_HASHED]}\0"
+        if role == "user":
+            return hashlib.blake2b(said.encode(errors="replace"), digest_size=8).hexdigest()
     return ""
 
 
@@ -230,19 +229,6 @@ def _limit(request: _Request) -> int | None:
 
 
 _HOTTEST = 1e6  # a temperature that no engine takes; larger integers may not fit a float
-
-_VIEWED = (
-    "messages prompt input instructions system tools tool_choice response_format text prediction stop max_tokens"
-    " max_completion_tokens max_output_tokens temperature top_p n guided_json guided_regex guided_choice"
-).split()
-
-
-_viewed = attrgetter(*_VIEWED)
-
-
-def _fields(request: _Request) -> dict[str, Any]:
-    return {name: value for name, value in zip(_VIEWED, _viewed(request), strict=True) if value is not None}
-
 
 # What few requests have; where all are absent, only sampling and media are left to look at.
 _RARE = (
