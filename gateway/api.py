@@ -13,6 +13,7 @@ from gateway import trace
 from gateway.encoding import unpack
 from gateway.errors import BadRequest, GatewayError, MethodNotAllowed, NotFound, TooLarge, Unavailable
 from gateway.exchange import Exchange, Sink
+from gateway.headers import Header, values
 from gateway.hygiene import passes, request_id_of
 from gateway.relay import Send, relay, respond
 from gateway.request import LINE
@@ -81,7 +82,7 @@ class Api:
     def _relay(self, scope: Scope, receive: Receive, send: Send, endpoint: Endpoint | None) -> Awaitable[None]:
         live = self._pipeline.live
         limits = live.config.limits
-        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        headers: list[Header] = scope["headers"]
         settings = live.config.server
         place = None
         if settings.traces is not None:
@@ -113,26 +114,25 @@ class Api:
         return relay(exchange, opening, receive, send, limits, scope.get("extensions", {}).get(LINE))
 
 
-async def _read_body(headers: list[tuple[bytes, bytes]], read: Read, max_bytes: int) -> bytes:
+async def _read_body(headers: list[Header], read: Read, max_bytes: int) -> bytes:
     """Read the body, refusing by its announced size before a byte of it is taken, and unpack it.
 
     Raises:
         BadRequest: a transfer coding besides "chunked", whose body nobody here could read. TooLarge: over `max_bytes`.
     """
-    encoding = b""
-    for name, value in headers:
-        if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+    for coding in values(headers, b"transfer-encoding"):
+        if coding.strip().lower() != b"chunked":
             raise BadRequest(
                 "The only transfer coding that is taken is chunked.",
                 code="unsupported_encoding",
                 further=[(b"connection", b"close")],  # where the body ends, and what follows, is anybody's guess
             )
-        if name == b"content-length" and value.isdigit() and int(value) > max_bytes:
+    for length in values(headers, b"content-length"):
+        if length.isdigit() and int(length) > max_bytes:
             raise TooLarge(f"The request body is over {max_bytes} bytes.", code="request_too_large")
-        if name == b"content-encoding":
-            encoding = value
     body = await read()
-    return unpack(body, encoding, max_bytes) if encoding else body
+    encodings = values(headers, b"content-encoding")
+    return unpack(body, encodings[-1], max_bytes) if encodings and encodings[-1] else body
 
 
 async def _refuse(send: Send, error: GatewayError) -> None:

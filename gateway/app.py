@@ -25,6 +25,7 @@ from gateway.conversations import Conversations
 from gateway.embedded import with_urls
 from gateway.errors import Unavailable
 from gateway.exchange import Sink
+from gateway.headers import Headers
 from gateway.learning import Learning
 from gateway.ledger.cost import COUNTERFACTUALS
 from gateway.log import CallLog
@@ -40,7 +41,7 @@ from gateway.routing import REASONS, Curves, Settings
 from gateway.routing.guards import GUARDS
 from gateway.routing.thresholds import Thresholds
 from gateway.store import open_store
-from gateway.tenants import Headers, Tenants
+from gateway.tenants import Tenants
 from gateway.upstream import Upstream
 
 FRESH_SECONDS = 1.0  # a benchmark that has just ended asks at once what it did to the counters

@@ -14,15 +14,13 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from gateway.headers import Head, lines
 from gateway.reply import Broken, Reply
 
 MAX_HEAD_BYTES = 65536  # an engine's status line and headers; h11 and nginx allow less
 MAX_IDLE_SECONDS = 4.0  # uvicorn, and so vLLM, closes idle connections after 5 s
 
 _LOOKS = 3  # turns of the loop after the time to connect is over, in which it may still turn out to be
-
-
-_FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 
 
 class Connection(asyncio.Protocol):
@@ -34,6 +32,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser: httptools.HttpResponseParser | None = None
         self._reply: Reply | None = None
+        self._head = Head()
+        self.on_header = self._head.add  # which a parser asks for once
         self._head_bytes = 0
         self._framed = False
         self._between_chunks = False
@@ -61,6 +61,7 @@ class Connection(asyncio.Protocol):
         self._reply = reply
         self._used = True
         self._parser = httptools.HttpResponseParser(self)
+        self._head.begin()
         self._head_bytes = 0
         self._framed = self._seen = self._between_chunks = False
         if len(body) <= 65536:
@@ -133,29 +134,20 @@ class Connection(asyncio.Protocol):
         if self._reply is None:
             self.abort()
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect one header."""
-        reply = self._reply
-        if reply is None or reply.headers_done:
-            return  # a trailer
-        name = name.lower()
-        if name in _FRAMING:
-            self._framed = True
-        reply.note_header(name, value)
-
     def on_headers_complete(self) -> None:
         """The head is in; 1xx heads are dropped."""
-        reply, parser = self._reply, self._parser
+        reply, parser, head = self._reply, self._parser, self._head
         if reply is None or parser is None:
             return
         status = parser.get_status_code()
         if status < 200:
-            reply.headers.clear()
-            reply.is_events = reply.is_json = False
+            head.begin()
             return
         reply.status = status
+        reply.is_events, reply.is_json = head.is_events, head.is_json
+        reply.headers = head.end()
         reply.headers_done = True
-        if status in (204, 304):
+        if head.framed or status in (204, 304):
             self._framed = True
         if self._head_only:  # the parser would wait for the body that the headers announce
             reply.finish()
@@ -247,11 +239,8 @@ class Client:
 
     def head(self, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]], body: bytes) -> bytes:
         """Return the bytes of a request's line and headers."""
-        lines = [method, b" ", self._prefix, target, self._host_line]
-        for name, value in headers:
-            lines += (name, b": ", value, b"\r\n")
-        lines.append(b"content-length: %d\r\n\r\n" % len(body) if body or method == b"POST" else b"\r\n")
-        return b"".join(lines)
+        end = b"content-length: %d\r\n\r\n" % len(body) if body or method == b"POST" else b"\r\n"
+        return b"".join((method, b" ", self._prefix, target, self._host_line, lines(headers), end))
 
     def drop_idle(self) -> None:
         """Close the idle connections: one was stale, so may be the others."""

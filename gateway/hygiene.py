@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
 
-Headers = Sequence[tuple[bytes, bytes]]
+from gateway.headers import Header, Headers, values, without
 
 _STRIPPED = frozenset(
     {
@@ -40,6 +39,8 @@ _STRIPPED = frozenset(
         b"x-request-id",
     }
 )
+_OURS = (b"x-draftlane-", b"x-forwarded-")
+_LIST_NOTHING = frozenset({b"keep-alive", b"close"})
 # No dot segments, no empty ones and nothing escaped: whatever an engine makes of a path, it makes the same as we do.
 _PASSES = re.compile(rb"/v1(?:/[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*+)++")
 # They make vLLM load what the caller names: that is for whoever runs the engines.
@@ -47,17 +48,12 @@ _OPERATORS_ONLY = frozenset({b"/v1/load_lora_adapter", b"/v1/unload_lora_adapter
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:+/=@-]{1,128}")
 
 
-def headers_for_engine(headers: Headers, request_id: str) -> list[tuple[bytes, bytes]]:
+def headers_for_engine(headers: Headers, request_id: str) -> list[Header]:
     """Return the headers to forward and the request id; what Connection lists is hop-by-hop too (RFC 9110 §7.6.1)."""
-    named: frozenset[bytes] = frozenset()
-    for name, value in headers:
-        if name == b"connection" and value not in (b"keep-alive", b"close"):
-            named |= {token.strip().lower() for token in value.split(b",")}
-    kept = [
-        (name, value)
-        for name, value in headers
-        if name not in _STRIPPED and not name.startswith((b"x-draftlane-", b"x-forwarded-")) and name not in named
-    ]
+    kept = without(headers, _STRIPPED, _OURS)
+    for listed in values(headers, b"connection"):
+        if listed not in _LIST_NOTHING:
+            kept = without(kept, {token.strip().lower() for token in listed.split(b",")}, ())
     kept.append((b"x-request-id", request_id.encode()))
     return kept
 
@@ -69,7 +65,7 @@ def passes(raw_path: bytes) -> bool:
 
 def request_id_of(headers: Headers) -> str:
     """Return the client's request id when it is short and plain, else a new one."""
-    for name, value in headers:
-        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+    for value in values(headers, b"x-request-id"):
+        if _REQUEST_ID.fullmatch(value):
             return value.decode()
     return f"req-{random.getrandbits(96):024x}"

@@ -22,12 +22,12 @@ from uvicorn.server import ServerState
 
 from gateway.answering import Answering
 from gateway.errors import BadRequest, GatewayError, HeadersTooLarge, RequestTimeout
+from gateway.headers import Head
 from gateway.request import Request, origin_form
 
 _UPGRADING = frozenset({b"upgrade", b"http2-settings"})
 # A name, an IPv4 or a bracketed IPv6 address, perhaps a port, or nothing at all (RFC 9110 §7.2, RFC 3986 §3.2.2).
 _HOST = re.compile(rb"(?:[\w.~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*(?::\d*)?|\[[0-9A-Fa-f:.]+\](?::\d*)?", re.ASCII)
-_TWO = b"\0"  # stands for several Host headers: none of them is one
 MAX_BODY_AHEAD = 262_144  # bytes of a body that are read before the application asks for them
 
 
@@ -58,12 +58,12 @@ class Inbound(asyncio.Protocol):
         }
         if app_state:
             self._scope["state"] = app_state
+        self._head = Head()
+        self.on_header = self._head.add  # which the parser asks for once
         self._parser: Any = httptools.HttpRequestParser(self)
         self._keep_alive_seconds = config.timeout_keep_alive
         self._url = self._known_host = b""  # the latter was found good on this connection
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._host: bytes | None = None
-        self._in_head, self._awaits_continue = True, False
+        self._in_head = True
         self._begun = False  # the head
         self._head_again = b""  # of a request that wishes for another protocol
         self._head_bytes = 0
@@ -159,39 +159,30 @@ class Inbound(asyncio.Protocol):
     def _without_upgrade(self) -> bytes:
         """Return the head that has just come, without the wish for another protocol."""
         parser, lines = self._parser, []
-        for name, value in self._headers:
+        for name, value in self._head.end():
             words = [word for word in value.split(b",") if word.strip().lower() not in _UPGRADING]
             if name not in _UPGRADING:
                 lines.append(b"%b: %b\r\n" % (name, b",".join(words) if name == b"connection" else value))
         first = b"%b %b HTTP/%b\r\n" % (parser.get_method(), self._url, parser.get_http_version().encode())
-        self._url, self._headers = b"", []
+        self._url = b""
         return b"".join([first, *lines, b"\r\n"])
 
     def on_message_begin(self) -> None:
         """A head has begun; trailers of the request before are none of its headers."""
-        self._begun, self._awaits_continue, self._headers = True, False, []
-        self._host = None
+        self._begun = True
+        self._head.begin()
 
     def on_url(self, url: bytes) -> None:
         """Collect the target."""
         self._url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect one header."""
-        name = name.lower()
-        if name == b"expect":
-            self._awaits_continue = value.lower() == b"100-continue"
-        elif name == b"host":
-            self._host = value if self._host is None else _TWO
-        self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Begin the request, or queue it behind the one that is being answered."""
         if self._parser.should_upgrade():
             self._head_again = self._without_upgrade()
             return
-        url, headers = self._url, self._headers
-        self._url, self._headers = b"", []
+        url, head = self._url, self._head
+        self._url, headers = b"", head.end()
         if self._refusal is not None or self.transport.is_closing():
             return  # what follows nonsense is none of ours
         self._stop_head_timer()
@@ -204,7 +195,7 @@ class Inbound(asyncio.Protocol):
         if version not in {"1.1", "1.0"}:
             self.refuse(BadRequest("The request is not valid HTTP/1.1.", code="invalid_http"))
             return
-        if (self._host is None or self._host != self._known_host) and not self._has_host(version):
+        if (head.host is None or head.host != self._known_host) and not self._has_host(head.host, version):
             self.refuse(BadRequest("A request has one Host header, with a host in it.", code="invalid_host"))
             return
         scope = self._scope.copy()
@@ -215,8 +206,7 @@ class Inbound(asyncio.Protocol):
         scope["raw_path"] = path
         scope["path"] = urllib.parse.unquote(path.decode("ascii")) if b"%" in path else path.decode("ascii")
         keep_alive = version != "1.0" and self._parser.should_keep_alive()
-        request = Request(self, scope, keep_alive=keep_alive, awaits_continue=self._awaits_continue)
-        self._awaits_continue = False
+        request = Request(self, scope, keep_alive=keep_alive, awaits_continue=head.awaits_continue)
         self._reading = request
         if self.current is None:
             self._begin(request)
@@ -224,12 +214,12 @@ class Inbound(asyncio.Protocol):
             self._waiting.append(request)
             self._pause_reading()
 
-    def _has_host(self, version: str) -> bool:
+    def _has_host(self, host: bytes | None, version: str) -> bool:
         """Whether the head names one host in a legal form, as all but the old version's must (RFC 9112 §3.2)."""
-        if self._host is None:
+        if host is None:
             return version == "1.0"
-        self._known_host = self._host if _HOST.fullmatch(self._host) else b""
-        return self._host == self._known_host
+        self._known_host = host if _HOST.fullmatch(host) else b""
+        return host == self._known_host
 
     def on_body(self, body: bytes) -> None:
         """Hand bytes to the request; pause when it does not take them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from gateway import routing, splice, wire
 from gateway.attempts import Outgoing, Stream
 from gateway.conversations import Conversations, Place, affinity
 from gateway.errors import BadRequest, Forbidden, RateLimited, Unavailable
+from gateway.headers import Headers, values
 from gateway.hygiene import headers_for_engine
 from gateway.lockstep import OTHERS
 from gateway.mirror import Mirror
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from gateway.traffic import Observer
     from gateway.wire import Call, Endpoint
 
-Headers = Sequence[tuple[bytes, bytes]]
 Body = Callable[[], Awaitable[bytes]]
 _ROUTES = ("auto", "speculative", "baseline")
 
@@ -271,20 +271,19 @@ def _route(headers: Headers, tenant: Tenant) -> str | None:
     Raises:
         BadRequest: not one of the routes. Forbidden: the tenant's policy leaves the client no choice.
     """
-    for name, value in headers:
-        if name == b"x-draftlane-route":
-            route = value.decode("latin-1").strip().lower()
-            if route not in _ROUTES:
-                raise BadRequest(
-                    f"'x-draftlane-route' must be one of {', '.join(_ROUTES)}.",
-                    param="x-draftlane-route",
-                    code="invalid_value",
-                )
-            if route != "auto" and not tenant.allow_route_header:
-                raise Forbidden(
-                    "This key may not set x-draftlane-route.", param="x-draftlane-route", code="route_not_allowed"
-                )
-            return route
+    for value in values(headers, b"x-draftlane-route"):
+        route = value.decode("latin-1").strip().lower()
+        if route not in _ROUTES:
+            raise BadRequest(
+                f"'x-draftlane-route' must be one of {', '.join(_ROUTES)}.",
+                param="x-draftlane-route",
+                code="invalid_value",
+            )
+        if route != "auto" and not tenant.allow_route_header:
+            raise Forbidden(
+                "This key may not set x-draftlane-route.", param="x-draftlane-route", code="route_not_allowed"
+            )
+        return route
     return None
 
 

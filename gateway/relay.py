@@ -17,6 +17,7 @@ import msgspec
 
 from gateway import usage
 from gateway.errors import BadGateway, GatewayError, UpstreamTimeout
+from gateway.headers import without
 from gateway.rejoin import Diverged, Rejoin, Told
 from gateway.reply import Broken, Silent
 from gateway.shortcut import Shortcut
@@ -48,6 +49,7 @@ _HOP_BY_HOP = frozenset(
         b"x-request-id",
     }
 )
+_NOT_OF_EVENTS = _HOP_BY_HOP | {b"content-length"}
 _log = logging.getLogger(__name__)
 
 
@@ -98,11 +100,7 @@ async def _copy(
     reply = stream.reply
     exchange.status = reply.status
     events = reply.is_events
-    headers = [
-        (name, value)
-        for name, value in reply.headers
-        if name not in _HOP_BY_HOP and not (events and name == b"content-length")
-    ]
+    headers = without(reply.headers, _NOT_OF_EVENTS if events else _HOP_BY_HOP, ())
     headers += exchange.headers()
     if not events and reply.complete and line is not None and send == line.send:  # nobody stands between, as CORS would
         body = reply.take()

@@ -132,13 +132,6 @@ class Reply:
         self._chunks.insert(0, data)
         self._size += len(data)
 
-    def note_header(self, name: bytes, value: bytes) -> None:
-        """Take one header, its name in lower case."""
-        if name == b"content-type":
-            self.is_events = value.startswith(b"text/event-stream")
-            self.is_json = b"json" in value
-        self.headers.append((name, value))
-
     @property
     def unread_bytes(self) -> bytes:
         """The bytes that have come and that nobody has read."""

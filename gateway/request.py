@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import httptools
 
+from gateway.headers import lines
+
 try:
     from gateway._native import Passage
 except ImportError:  # no C compiler where the package was installed: all events go the long way
@@ -240,11 +242,14 @@ class Request:
         self._connection.answered(keep=self.keep_alive)
 
     def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        """Render the head and decide how the body is framed (RFC 9112 §6)."""
-        lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
-        lines += [b"%b: %b\r\n" % header for header in headers]
-        known = dict(headers)
+        """Render the head and decide how the body is framed (RFC 9112 §6).
+
+        Raises:
+            ValueError: a header has a line break in it.
+        """
         self._begun, says_close = True, False
+        head = (_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status) + lines(headers)
+        known = dict(headers)
         if framed := b"content-length" in known:
             self._left = int(known[b"content-length"])
         if b"connection" in known and any(b"close" in v.lower() for name, v in headers if name == b"connection"):
@@ -256,14 +261,10 @@ class Request:
             self._until_close = True  # chunks are 1.1's (RFC 9112 §6.1)
         elif not framed:
             self._chunked = True
-            lines.append(b"transfer-encoding: chunked\r\n")
+            head += b"transfer-encoding: chunked\r\n"
         if not (self.keep_alive or says_close):
-            lines.append(b"connection: close\r\n")
-        lines.append(b"\r\n")
-        self._head = b"".join(lines)
-        own = 2 + self._chunked + (not (self.keep_alive or says_close))
-        if self._head.count(b"\n") != len(headers) + own:
-            raise RuntimeError("a header has a line break in it")
+            head += b"connection: close\r\n"
+        self._head = head + b"\r\n"
 
     def _framed(self, body: bytes, *, more: bool) -> bytes:
         """Return the body's part as it goes on the wire."""

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from gateway.admission import Admission, Minutes, Quotas, Rooms, Usage, Use, alone
 from gateway.config import Config, Model, Period, TenantConfig, key_digest
 from gateway.errors import NotFound, Unauthorized
+from gateway.headers import Headers, values
 
-Headers = Sequence[tuple[bytes, bytes]]
 Policy = Literal["auto", "speculative", "baseline", "shadow"]
 
 _SHOWN_NAME: Final = 100  # characters of an unknown model's name that the error repeats
@@ -138,14 +138,13 @@ class Tenants:
 
 def presented_key(headers: Headers) -> bytes | None:
     """Return the API key among ASGI headers (lower-case names), or None; a bearer token goes before the other headers."""
-    other: bytes | None = None
-    for name, value in headers:
-        if name == b"authorization":
-            if value[:7].lower() == b"bearer " and (key := value[7:].strip()):
-                return key
-        elif name in {b"x-api-key", b"api-key"} and other is None:
-            other = value.strip() or None
-    return other
+    for value in values(headers, b"authorization"):
+        if value[:7].lower() == b"bearer " and (key := value[7:].strip()):
+            return key
+    for value in values(headers, b"x-api-key", b"api-key"):
+        if key := value.strip():
+            return key
+    return None
 
 
 def _tenant(settings: TenantConfig, cost_weight: float) -> Tenant:

@@ -1,11 +1,9 @@
-/* The Python side and all of it: one type, `Passage`, that lets ordinary events of a stream through as they came.
+/* `Passage`, which lets ordinary events of a stream through as they came.
 
    A stream's bytes are chunks of HTTP/1.1, and most chunks hold one event that differs from the one before in a piece of text
    alone. Such bytes need no decoding, no joining and no framing anew: they are counted and written. Everything else is refused
    whole, and whoever asked takes the long way. */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <structmember.h>
+#include "native.h"
 
 #include <string.h>
 
@@ -166,14 +164,4 @@ static PyTypeObject PassageType = {
     .tp_members = MEMBERS,
 };
 
-static PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, .m_name = "gateway._native", .m_size = -1};
-
-PyMODINIT_FUNC PyInit__native(void) {
-    PyObject *module;
-    if (PyType_Ready(&PassageType) < 0 || !(module = PyModule_Create(&MODULE))) return NULL;
-    if (PyModule_AddObjectRef(module, "Passage", (PyObject *)&PassageType) < 0) {
-        Py_DECREF(module);
-        return NULL;
-    }
-    return module;
-}
+PyTypeObject *passage_type(void) { return PyType_Ready(&PassageType) < 0 ? NULL : &PassageType; }

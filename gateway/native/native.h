@@ -1,0 +1,11 @@
+/* What the module's parts offer each other: types that are ready, or NULL with an error set, and functions of the module. */
+#pragma once
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+PyTypeObject *head_type(void);
+PyTypeObject *passage_type(void);
+PyObject *header_lines(PyObject *module, PyObject *pairs);
+PyObject *headers_without(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *header_values(PyObject *module, PyObject *const *args, Py_ssize_t count);
