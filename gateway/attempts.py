@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -122,11 +122,13 @@ class Tries(msgspec.Struct):
         """Keep what went wrong; the error is made when it is raised, as kept ones would hold the frames that hold them."""
         self.failure = lambda: kind(message, code=code)
 
-    def another(self, replicas: Iterable[Replica], now: float) -> bool:
-        """Whether somebody of these could be asked after the request that is under way."""
-        return self.count < MAX_ATTEMPTS and any(
-            replica.usable(now) and replica not in self.replicas for replica in replicas
-        )
+    def another(self, pool: Pool, now: float) -> bool:
+        """Whether some replica of the pool could be asked after the request that is under way."""
+        if self.count < MAX_ATTEMPTS:
+            for replica in pool.replicas:
+                if replica not in self.replicas and replica.usable(now):
+                    return True
+        return False
 
     def drop_refused(self) -> None:
         """Close the kept reply, as there is a better answer."""

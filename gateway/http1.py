@@ -57,7 +57,7 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             raise Broken("the connection is closed", seen=False)
-        reply = Reply(self, reused=self._used)
+        reply = Reply(self, self.loop, self._used)
         self._reply = reply
         self._used = True
         self._parser = httptools.HttpResponseParser(self)

@@ -23,7 +23,7 @@ from uvicorn.server import ServerState
 from gateway.answering import Answering
 from gateway.errors import BadRequest, GatewayError, HeadersTooLarge, RequestTimeout
 from gateway.headers import Head
-from gateway.request import Request, origin_form
+from gateway.request import LINE, Request, origin_form
 
 _UPGRADING = frozenset({b"upgrade", b"http2-settings"})
 # A name, an IPv4 or a bracketed IPv6 address, perhaps a port, or nothing at all (RFC 9110 §7.2, RFC 3986 §3.2.2).
@@ -206,7 +206,8 @@ class Inbound(asyncio.Protocol):
         scope["raw_path"] = path
         scope["path"] = urllib.parse.unquote(path.decode("ascii")) if b"%" in path else path.decode("ascii")
         keep_alive = version != "1.0" and self._parser.should_keep_alive()
-        request = Request(self, scope, keep_alive=keep_alive, awaits_continue=head.awaits_continue)
+        request = Request(self, scope, keep_alive, head.awaits_continue)
+        scope["extensions"] = {LINE: request}
         self._reading = request
         if self.current is None:
             self._begin(request)

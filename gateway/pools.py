@@ -173,13 +173,21 @@ class Pool:
             live += replica.usable(now)
             running += replica.running + replica.others
         slots = config.slots * live
-        self._bound = slots * (1.0 + self.ahead) if live else math.inf
-        per_replica = running / live if live else 0.0
-        verdict = self.verdict if self.verdict.guard != "replicas" or not live else FREE  # it has come back since
-        why = None if self.enabled else "switched off"
-        if why is None and not live:
+        verdict, per_replica, queued, why = self.verdict, 0.0, self.turns.waiting, None
+        self._bound = math.inf
+        if live:
+            self._bound = slots * (1.0 + self.ahead)
+            per_replica = running / live
+            if verdict.guard == "replicas":
+                verdict = FREE  # it has come back since
+        if running > slots:
+            queued += running - slots
+            running = slots
+        if not self.enabled:
+            why = "switched off"
+        elif not live:
             why = "no live replica"
-        if why is None and not verdict.available:
+        elif not verdict.available:
             why = verdict.reason
         return PoolView(
             name=self.name,
@@ -190,8 +198,8 @@ class Pool:
             supports=self._supports,
             max_model_len=config.max_model_len,
             slots=slots,
-            running=min(running, slots),
-            queued=max(running - slots, 0) + self.turns.waiting,
+            running=running,
+            queued=queued,
             live_replicas=live,
             step_seconds=self.configured_step(per_replica) * self.load_factor,
             ttft_seconds=self.ttft_seconds,

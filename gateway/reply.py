@@ -10,7 +10,10 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
+    from gateway.headers import Header
     from gateway.http1 import Connection
 
 
@@ -26,7 +29,7 @@ class Silent(Exception):
     """Nothing arrived for as long as the limit allows."""
 
 
-class Reply:
+class Reply(msgspec.Struct, eq=False):
     """One response as it arrives: status, headers, then bytes until `complete`.
 
     `headers` are (lower-case name, value) pairs of bytes; `is_events` and `is_json` are what the content type says. `read()`
@@ -35,50 +38,26 @@ class Reply:
     stands still, which is no silence of the engine's.
     """
 
-    __slots__ = (
-        "_chunks",
-        "_connection",
-        "_error",
-        "_loop",
-        "_size",
-        "_stopped",
-        "_take",
-        "_timer",
-        "_waiter",
-        "complete",
-        "failed",
-        "headers",
-        "headers_done",
-        "is_events",
-        "is_json",
-        "last_byte_at",
-        "passage",
-        "paused",
-        "reused",
-        "status",
-    )
-
-    def __init__(self, connection: Connection, *, reused: bool = False) -> None:
-        self._connection: Connection | None = connection
-        self._loop = connection.loop
-        self._chunks: list[bytes] = []
-        self._size = 0
-        self._waiter: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._take: Callable[[bytes], bool] | None = None
-        self._stopped = False
-        self.passage: Callable[[bytes], bool] | None = None  # takes raw bytes off the wire, or refuses them
-        self.status = 0
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.headers_done = False
-        self.is_events = False
-        self.is_json = False
-        self.complete = False
-        self.paused = False
-        self.failed = False
-        self.reused = reused
-        self.last_byte_at = 0.0
-        self._error: Exception | None = None
+    _connection: Connection | None
+    _loop: asyncio.AbstractEventLoop
+    reused: bool = False
+    status: int = 0
+    headers: list[Header] = []
+    headers_done: bool = False
+    is_events: bool = False
+    is_json: bool = False
+    complete: bool = False
+    paused: bool = False
+    failed: bool = False
+    last_byte_at: float = 0.0
+    passage: Callable[[bytes], bool] | None = None  # takes raw bytes off the wire, or refuses them
+    _chunks: list[bytes] = []
+    _size: int = 0
+    _waiter: asyncio.Future[None] | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _take: Callable[[bytes], bool] | None = None
+    _stopped: bool = False
+    _error: Exception | None = None
 
     async def head(self) -> None:
         """Wait for the status line and headers."""

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 import httptools
+import msgspec
 
 from gateway.headers import lines
 
@@ -38,50 +39,27 @@ _FAILED: Message = {
 _log = logging.getLogger(__name__)
 
 
-class Request:
+class Request(msgspec.Struct, eq=False):
     """One request and its response. `keep_alive` tells whether the connection outlives them."""
 
-    __slots__ = (
-        "_awaits_continue",
-        "_begun",
-        "_body",
-        "_chunked",
-        "_complete",
-        "_connection",
-        "_delivered",
-        "_departure",
-        "_gone",
-        "_head",
-        "_left",
-        "_passage",
-        "_size",
-        "_until_close",
-        "_waiter",
-        "_whole",
-        "keep_alive",
-        "scope",
-    )
-
-    def __init__(self, connection: Inbound, scope: Message, *, keep_alive: bool, awaits_continue: bool) -> None:
-        self._connection = connection
-        self.scope = scope
-        scope["extensions"] = {LINE: self}
-        self.keep_alive = keep_alive
-        self._awaits_continue = awaits_continue
-        self._body: list[bytes] = []
-        self._size = 0
-        self._whole = False  # the body has come
-        self._delivered = False  # and the application has all of it
-        self._waiter: asyncio.Future[None] | None = None
-        self._gone = False  # the client is
-        self._departure: Callable[[], None] | None = None
-        self._begun = False
-        self._complete = False
-        self._head = b""  # of the response, while it waits for the body
-        self._chunked = False
-        self._until_close = False
-        self._left = 0  # bytes of the body that the head has promised
-        self._passage: Passage | None = None  # for events, past `write`
+    _connection: Inbound
+    scope: Message
+    keep_alive: bool
+    _awaits_continue: bool
+    _body: list[bytes] = []
+    _size: int = 0
+    _whole: bool = False  # the body has come
+    _delivered: bool = False  # and the application has all of it
+    _waiter: asyncio.Future[None] | None = None
+    _gone: bool = False  # the client is
+    _departure: Callable[[], None] | None = None
+    _begun: bool = False
+    _complete: bool = False
+    _head: bytes = b""  # of the response, while it waits for the body
+    _chunked: bool = False
+    _until_close: bool = False
+    _left: int = 0  # bytes of the body that the head has promised
+    _passage: Passage | None = None  # for events, past `write`
 
     # the connection's side
 

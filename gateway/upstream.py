@@ -279,9 +279,10 @@ class Upstream:
         if out.most_tokens is None:
             return self._limits.total_seconds
         now = tries.loop.time()
-        pools = [pool, *[self._pools[name] for name in tries.others if name in self._pools]]
-        rivals = [replica for each in pools for replica in each.replicas]
-        return until_whole(pool, out.most_tokens, self._limits, now - tries.began, last=not tries.another(rivals, now))
+        other = tries.another(pool, now) or any(
+            tries.another(self._pools[name], now) for name in tries.others if name in self._pools
+        )
+        return until_whole(pool, out.most_tokens, self._limits, now - tries.began, last=not other)
 
 
 async def _until_a_token(reply: Reply) -> float:

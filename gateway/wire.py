@@ -117,7 +117,7 @@ def parse(body: bytes, endpoint: Endpoint, *, viewed: Literal["whole", "by size"
         BadRequest: not JSON, not UTF-8, nested too deeply, or a field of the wrong type; `param` names it.
     """
     request = _read(body)
-    _require_prompt(request, endpoint)
+    parts = _require_prompt(request, endpoint)
     options = bytes(request.stream_options)
     if options and options != b"null" and not options.startswith(b"{"):
         raise _wrong("stream_options", "an object")
@@ -127,7 +127,7 @@ def parse(body: bytes, endpoint: Endpoint, *, viewed: Literal["whole", "by size"
         model=request.model,
         stream=bool(request.stream),
         wants_usage=options.startswith(b"{") and splice.asks_for_usage(options),
-        features=_features(request, endpoint),
+        features=_features(request, endpoint, parts=parts),
         temperature=None if request.temperature is None else float(min(max(request.temperature, 0), _HOTTEST)),
         max_tokens=_limit(request),
         view=View.of(msgspec.structs.asdict(request), endpoint) if viewed == "whole" else _outline(body, endpoint),
@@ -188,8 +188,11 @@ def _read(body: bytes) -> _Request:
 _PROMPTS = {"completions": "prompt", "responses": "input"}
 
 
-def _require_prompt(request: _Request, endpoint: Endpoint) -> None:
-    """Check the one field that every call of this endpoint must have, and the shape that scoring relies on."""
+def _require_prompt(request: _Request, endpoint: Endpoint) -> bool:
+    """Check the one field that every call of this endpoint must have, and the shape that scoring relies on.
+
+    Returns whether some of it may come in parts, which may be media.
+    """
     if not request.model:
         raise BadRequest("'model' must not be empty.", param="model", code="invalid_value")
     field = _PROMPTS.get(endpoint, "messages")
@@ -197,13 +200,14 @@ def _require_prompt(request: _Request, endpoint: Endpoint) -> None:
     if value is None and not (field == "prompt" and request.prompt_embeds):
         raise BadRequest(f"Missing required parameter: '{field}'.", param=field, code="missing_required_parameter")
     if field != "messages":
-        return
+        return True
     if not value:
         raise BadRequest("'messages' must hold at least one message.", param="messages", code="empty_array")
-    _require_messages(value)
+    return _require_messages(value)
 
 
-def _require_messages(messages: Sequence[dict[str, Any]]) -> None:
+def _require_messages(messages: Sequence[dict[str, Any]]) -> bool:
+    parts = False
     for index, message in enumerate(messages):
         content = message.get("content")
         if message.get("role").__class__ is not str:
@@ -212,9 +216,11 @@ def _require_messages(messages: Sequence[dict[str, Any]]) -> None:
             continue
         if content.__class__ is not list:
             raise _wrong(f"messages[{index}].content", "a string or an array")
+        parts = True
         for place, part in enumerate(content):
             if part.__class__ is not dict and part.__class__ is not str:
                 raise _wrong(f"messages[{index}].content[{place}]", "an object")
+    return parts
 
 
 def _wrong(where: str, expected: str) -> BadRequest:
@@ -241,10 +247,10 @@ _NOTHING_RARE = (None,) * len(_RARE)
 _SAMPLING, _GREEDY = frozenset({"sampling"}), frozenset[str]()
 
 
-def _features(request: _Request, endpoint: Endpoint) -> frozenset[str]:
+def _features(request: _Request, endpoint: Endpoint, *, parts: bool) -> frozenset[str]:
     """Name the abilities the call needs. `min_p: 0`, `n: 1` and the like ask for nothing; an absent temperature samples."""
     samples = request.temperature is None or request.temperature > 0
-    media = _has_media(request.messages or request.input)
+    media = parts and _has_media(request.messages or request.input)
     if not media and _rare(request) == _NOTHING_RARE:
         return _SAMPLING if samples else _GREEDY
     asked = {

@@ -59,7 +59,8 @@ class World:
     def stream(self, pool: str = "spec", *, complete: str = "yes") -> Stream:
         """Return a stream of a pool's only replica, whose reply has arrived whole or not."""
         replica = self.pools[pool].replicas[0]
-        reply = Reply(Connection(Client(replica.url)))
+        connection = Connection(Client(replica.url))
+        reply = Reply(connection, connection.loop)
         reply.status, reply.headers_done = 200, True
         reply.last_byte_at = self.now
         if complete == "yes":

@@ -187,7 +187,7 @@ def test_what_cannot_be_written_is_an_error() -> None:
 def test_it_opens_only_where_a_part_of_the_body_may_be_written(state: dict[str, Any], *, opens: bool) -> None:
     """Not for a client that is gone or does not read, nor before the response's head."""
     connection = SimpleNamespace(drained=state.pop("drained", None))
-    line = Request(connection, {}, keep_alive=True, awaits_continue=False)  # type: ignore[arg-type]
+    line = Request(connection, {}, keep_alive=True, _awaits_continue=False)  # type: ignore[arg-type]
     for name, value in state.items():
         setattr(line, name, value)
     line._passage = way = Passage(bytes, 0)

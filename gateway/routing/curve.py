@@ -8,6 +8,7 @@ So a redeployed draft is noticed after a handful of calls although the slow part
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log, sqrt
@@ -295,10 +296,10 @@ def lower_bound(mean: float, variance: float) -> float:
 
 def crossing(means: Sequence[float], needed: float) -> float:
     """Return the score at which a non-decreasing curve of bin centres reaches `needed`: 0 is always, 1 is never."""
-    if means[0] >= needed:
+    after = bisect_left(means, needed)
+    if after == 0:
         return 0.0
-    for index in range(BINS - 1):
-        low, high = means[index], means[index + 1]
-        if high >= needed:
-            return (index + 0.5 + (needed - low) / (high - low)) / BINS
-    return 1.0
+    if after == len(means):
+        return 1.0
+    low, high = means[after - 1], means[after]
+    return (after - 0.5 + (needed - low) / (high - low)) / BINS

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gateway.routing.economics import (
     NEVER,
     Reference,
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.routing.view import Ask, PoolView
 
 
-class Bid:
+class Bid(msgspec.Struct, eq=False):
     """One pool's terms for a call.
 
     `crowd` is the share of its own time by which the call holds up others, `bare` the seconds in a slot, `seconds` those to
@@ -30,17 +32,19 @@ class Bid:
     ties with the best baseline pool, 0 when there is none.
     """
 
-    __slots__ = (
-        "bare", "cost", "crowd", "estimate", "full", "idle", "length", "needed", "pool", "queue", "reload", "seconds", "up"
-    )  # fmt: skip
-
-    def __init__(self, pool: PoolView, estimate: Estimate | None) -> None:
-        self.pool = pool
-        self.estimate = estimate
-        self.length = 1.0 if estimate is None else estimate.mean
-        self.up = pool.available and pool.live_replicas > 0
-        self.queue = self.reload = self.needed = 0.0
-        self.crowd = self.bare = self.seconds = self.cost = self.idle = self.full = 0.0
+    pool: PoolView
+    estimate: Estimate | None
+    length: float  # tokens per step that are expected
+    up: bool
+    bare: float
+    queue: float = 0.0
+    reload: float = 0.0
+    crowd: float = 0.0
+    seconds: float = 0.0
+    cost: float = 0.0
+    idle: float = 0.0
+    full: float = 0.0
+    needed: float = 0.0
 
     def __repr__(self) -> str:
         return f"<Bid {self.pool.name} m={self.length:.2f} needed={self.needed:.2f} objective={self.full:.3f}>"
@@ -69,19 +73,20 @@ def bids(
                 template=ask.template,
                 now=now,
             )
-        bid = Bid(pool, estimate)
+        length = 1.0 if estimate is None else estimate.mean
         step = pool.step_seconds if pool.step_growth <= 0.0 else step_with_one_more(pool)
+        up = pool.available and pool.live_replicas > 0
+        bid = Bid(pool, estimate, length, up, pool.ttft_seconds + tokens * step / length)
         if pool.running + pool.queued >= pool.slots:
             typical = curves.of(pool).typical(now) if pool.speculative else 1.0
             holding = pool.ttft_seconds + curves.settings.expected_output_tokens * step / typical
             bid.queue = queue_seconds(pool, holding)
         if ask.affinity is not None:
             bid.reload = reload_seconds(pool, ask.affinity)
-        bid.bare = pool.ttft_seconds + tokens * step / bid.length
         if pool.step_growth > 0.0:
             bid.crowd = crowding(pool)
         found.append(bid)
-        if standard is None and bid.up and not pool.speculative:
+        if standard is None and up and not pool.speculative:
             standard = bid
     standard = standard or found[0]
     reference = Reference(standard.bare, standard.bare * standard.pool.price_per_slot_second, ask.cost_weight)
@@ -95,12 +100,13 @@ def _judge(
     """Give every bid its cost and objectives, and the speculative ones their break-even."""
     bar = NEVER
     for bid in found:
-        price = bid.pool.price_per_slot_second
-        slot = bid.bare + bid.reload
+        price, bare, crowd = bid.pool.price_per_slot_second, bid.bare, bid.crowd
+        slot = bare + bid.reload
         bid.seconds = bid.queue + slot
         bid.cost = slot * price
-        bid.idle = reference.objective(0.0, bid.bare, price, bid.crowd)
-        bid.full = reference.objective(bid.queue, slot, price, bid.crowd)
+        bid.full = bid.idle = reference.objective(0.0, bare, price, crowd)
+        if bid.seconds != bare:
+            bid.full = reference.objective(bid.queue, slot, price, crowd)
         if bid.up and not bid.pool.speculative and bid.full < bar:
             bar = bid.full
     if bar == NEVER:  # no baseline pool to compare with
