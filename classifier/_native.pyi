@@ -1,5 +1,10 @@
 # The classifier's arithmetic, compiled: see classifier/native.
 
+# Who said what: what `conversation.Conversation.told` says of such a body; None where it holds what no decoder makes.
+def conversation(
+    body: dict[str, object], key: str, /
+) -> tuple[str, str, str, str, int, int, int, int, int, int, int] | None: ...
+
 # Features of a text, and weights applied to them. `lexicon` is what `features.lexicon_arrays` returns, `weights` the arrays
 # named in `weights.KERNEL_ARRAYS` in single precision, `decay` that of `Weights`. ValueError where sizes differ or prototypes
 # lie off their grid.

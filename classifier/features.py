@@ -13,8 +13,9 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from classifier.conversation import USER_CAP
 from classifier.lexicon import CUES, TONGUES
-from classifier.view import USER_CAP, View
+from classifier.view import View
 
 Floats = npt.NDArray[np.float64]
 BUCKETS = 1 << 14  # of hashed words, and as many again of hashed pairs of neighbours

@@ -173,7 +173,7 @@ class Pool:
             live += replica.usable(now)
             running += replica.running + replica.others
         slots = config.slots * live
-        verdict, per_replica, queued, why = self.verdict, 0.0, self.turns.waiting, None
+        verdict, per_replica, queued = self.verdict, 0.0, self.turns.waiting
         self._bound = math.inf
         if live:
             self._bound = slots * (1.0 + self.ahead)
@@ -183,12 +183,9 @@ class Pool:
         if running > slots:
             queued += running - slots
             running = slots
-        if not self.enabled:
-            why = "switched off"
-        elif not live:
-            why = "no live replica"
-        elif not verdict.available:
-            why = verdict.reason
+        why = None
+        if not (live and self.enabled and verdict.available):
+            why = "switched off" if not self.enabled else "no live replica" if not live else verdict.reason
         return PoolView(
             name=self.name,
             speculative=self.speculative,

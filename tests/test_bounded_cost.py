@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from classifier.artifact import load
+from classifier.conversation import SEEN_IN_ALL
 from classifier.scorer import Scorer, View
-from classifier.view import SEEN_IN_ALL
 
 
 def calls_of(work: Callable[[], object]) -> int:

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from classifier.conversation import EARLIER_CAP, SYSTEM_CAP, USER_CAP, clip
 from classifier.features import BUCKETS, NAMES, buckets_of, hash_of, hash_words, measure
-from classifier.view import EARLIER_CAP, SYSTEM_CAP, TOOLS_CAP, USER_CAP, View, clip, number
+from classifier.view import TOOLS_CAP, View, number
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30),

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_features import JSON, KEYS, KINDS, LANGUAGES, MESSAGES, chat
+from test_features import JSON, KEYS, KINDS, LANGUAGES, MESSAGES, ROLES, chat
 
 from classifier.artifact import load
+from classifier.conversation import Conversation, compiled, conversation
 from classifier.features import lexicon_arrays, measure
 from classifier.kernel import AVAILABLE, Compiled, Kernel
 from classifier.scorer import Scorer, View
@@ -34,6 +37,29 @@ HOSTILE = (
     "ǅ Title-case first",
     "ends with a question？ ",
     "ends with a fence ```",
+)
+
+TYPES = "text image_url image input_audio file function_call function_call_output reasoning tool_result"
+PARTS = st.recursive(
+    JSON,
+    lambda inner: (
+        st.lists(inner, max_size=20)
+        | st.fixed_dictionaries(
+            {},
+            optional={
+                "type": st.sampled_from(TYPES.split()) | JSON,
+                "text": st.text(max_size=300) | JSON,
+                "content": inner,
+                "output": inner,
+                "arguments": inner,
+                "role": ROLES,
+            },
+        )
+    ),
+    max_leaves=12,
+)
+BODIES = st.dictionaries(
+    st.sampled_from("messages input prompt system instructions".split()), PARTS | MESSAGES, max_size=4
 )
 
 
@@ -72,6 +98,42 @@ def test_it_was_built():
 def test_any_json_is_measured_alike(kernel: Kernel, weights: Weights, body: dict[str, Any], kind: str):
     """Whatever a client sends, compiled features and predictions are numpy's."""
     agree(kernel, weights, View.of(body, kind))
+
+
+def read_alike(body: Any, key: str) -> None:
+    """The compiled reading says what the definition says."""
+    assert compiled is not None
+    assert compiled(body, key) == Conversation.of(body, key).told()
+
+
+@given(body=BODIES, key=st.sampled_from(["messages", "input", "prompt"]))
+def test_any_conversation_is_read_alike(body: dict[str, Any], key: str) -> None:
+    """Whoever speaks, in whatever parts, nested or of wrong types: the same texts, counts and tokens."""
+    read_alike(body, key)
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, *LANGUAGES.values()])
+def test_any_text_is_read_alike(text: str) -> None:
+    """Texts of every script and length, lone surrogates among them, are clipped and counted alike."""
+    for parts in (text, [text, {"type": "text", "text": text}], [{"text": text}] * 40):
+        messages = [
+            {"role": role, "content": parts} for role in ("system", "user", "assistant", "user", "tool", "user")
+        ]
+        for last in range(1, len(messages) + 1):
+            read_alike({"messages": messages[:last]}, "messages")
+    read_alike({"prompt": text}, "prompt")
+
+
+@pytest.mark.parametrize(
+    "content", [(1, 2), MappingProxyType({"text": "a"}), b"a", OrderedDict(text="a"), type("Text", (str,), {})("a")]
+)
+def test_what_no_decoder_makes_is_left_to_python(content: object) -> None:
+    """Where other types stand, the compiled reading gives up, and the view is what Python reads."""
+    assert compiled is not None
+    for body in ({"messages": [{"role": "user", "content": content}]}, {"prompt": content}, {"system": [content]}):
+        key = "prompt" if "prompt" in body else "messages"
+        assert compiled(body, key) is None
+        assert conversation(body, "completions" if "prompt" in body else "chat") == Conversation.of(body, key).told()
 
 
 @given(text=st.text(max_size=2000) | st.text(st.sampled_from("ab ,._`\n\t-•19?？ß \ud83d"), max_size=400))

@@ -53,6 +53,8 @@ typedef struct {
 } Measured;
 
 void features_init(void);
+int reading_init(void);
+PyObject *conversation(PyObject *module, PyObject *const *args, Py_ssize_t count);
 int lexicon_fill(Lexicon *lexicon, const uint64_t *keys, const uint64_t *masks, Py_ssize_t count);
 void hash_words(Measured *m);
 void count_hints(const Lexicon *lexicon, const Measured *m, double *asked, double *head, double *common);

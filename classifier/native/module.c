@@ -1,4 +1,4 @@
-/* The Python side: one type, `Kernel`, that holds a lexicon and, where it is given them, weights. */
+/* The Python side: `Kernel`, which holds a lexicon and, where it is given them, weights; and `conversation` (reading.c). */
 #include "weights.h"
 
 #include <string.h>
@@ -234,14 +234,20 @@ static PyType_Spec spec = {"classifier._native.Kernel", sizeof(Kernel), 0, Py_TP
 
 static int module_exec(PyObject *module) {
     features_init();
+    if (reading_init() < 0) return -1;
     PyObject *type = PyType_FromSpec(&spec);
     int failed = type ? PyModule_AddObjectRef(module, "Kernel", type) : -1;
     Py_XDECREF(type);
     return failed;
 }
 
+static PyMethodDef functions[] = {
+    {"conversation", (PyCFunction)(void (*)(void))conversation, METH_FASTCALL, "conversation(body, key) -> what `Conversation.told` says, or None"},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", "The classifier's arithmetic, compiled.", 0, NULL, module_slots, NULL, NULL, NULL};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", "The classifier's arithmetic, compiled.", 0, functions, module_slots, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&definition); }
