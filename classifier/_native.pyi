@@ -1,5 +1,7 @@
 # The classifier's arithmetic, compiled: see classifier/native.
 
+from classifier.view import View
+
 # Who said what: what `conversation.Conversation.told` says of such a body; None where it holds what no decoder makes.
 def conversation(
     body: dict[str, object], key: str, /
@@ -12,14 +14,10 @@ class Kernel:
     def __init__(self, lexicon: tuple[object, ...], weights: tuple[object, ...] = ..., decay: float = ...) -> None: ...
 
     # Log length, log n-gram length, log output tokens, spread and score.
-    def predict(
-        self, user: str, user_chars: float, form: bool, context: bytes | None, request: tuple[float, ...], /
-    ) -> tuple[float, float, float, float, float]: ...
+    def predict(self, view: View, context: bytes | None, /) -> tuple[float, float, float, float, float]: ...
 
     # Cues as doubles, and the buckets of words and pairs.
-    def measure(
-        self, user: str, user_chars: float, form: bool, context: bytes | None, request: tuple[float, ...], /
-    ) -> tuple[bytes, list[int]]: ...
+    def measure(self, view: View, context: bytes | None, /) -> tuple[bytes, list[int]]: ...
 
     # The cues of a system prompt at half weight, as `predict` and `measure` take them.
     def context(self, system: str, /) -> bytes: ...

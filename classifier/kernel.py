@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from classifier.features import Measured, lexicon_arrays, request_of
+from classifier.features import Measured, lexicon_arrays
 from classifier.weights import KERNEL_ARRAYS, Prediction, Weights
 
 try:
@@ -49,7 +49,7 @@ class Kernel:
     def heads(self, view: View) -> tuple[float, float, float, float, float]:
         """Log length, log n-gram length, log output tokens, spread and score of a request."""
         context = self._context(view.system) if view.system else None
-        return self._predict(view.user, view.user_chars, view.form != "", context, request_of(view))
+        return self._predict(view, context)
 
     def predict(self, view: View) -> tuple[Prediction, float]:
         """The prediction for a request and its score."""
@@ -59,5 +59,5 @@ class Kernel:
     def measure(self, view: View) -> Measured:
         """The features of a request, the same numbers that numpy finds."""
         context = self._context(view.system) if view.system else None
-        cues, words = self._measure(view.user, view.user_chars, view.form != "", context, request_of(view))
+        cues, words = self._measure(view, context)
         return Measured(np.frombuffer(cues, np.float64), np.array(words, np.intp))

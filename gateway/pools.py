@@ -14,7 +14,7 @@ from datetime import date
 from gateway import http1
 from gateway.breaker import Breaker
 from gateway.config import Config, PoolConfig
-from gateway.routing.guards import FREE
+from gateway.routing.guards import FREE, Verdict
 from gateway.routing.view import PoolView
 from gateway.tls import engine_context, identity_of
 from gateway.turns import Turns
@@ -183,9 +183,7 @@ class Pool:
         if running > slots:
             queued += running - slots
             running = slots
-        why = None
-        if not (live and self.enabled and verdict.available):
-            why = "switched off" if not self.enabled else "no live replica" if not live else verdict.reason
+        why = None if live and self.enabled and verdict.available else self._why_not(live, verdict)
         return PoolView(
             name=self.name,
             speculative=self.speculative,
@@ -207,6 +205,12 @@ class Pool:
             guard=verdict.guard,
             belief=verdict.belief,
         )
+
+    def _why_not(self, live: int, verdict: Verdict) -> str:
+        """Say what keeps calls away."""
+        if not self.enabled:
+            return "switched off"
+        return verdict.reason if live else "no live replica"
 
     def choose(
         self, now: float, chance: Callable[[], float], avoid: Sequence[Replica] = (), prefer: str = ""

@@ -197,23 +197,19 @@ def test_an_array_of_another_size_is_refused(weights: Weights, place: int):
 def test_wrong_use_is_an_error(weights: Weights):
     """Arguments of other types and a kernel without weights raise, and nothing is read that is not there."""
     bare, whole = Compiled(lexicon_arrays()), Compiled(lexicon_arrays(), tuple(arrays(weights)), weights.decay)
-    request = (0.0,) * 16
+    view = chat("x")
 
     with pytest.raises(RuntimeError, match="no weights"):
-        bare.predict("x", 1, False, None, request)
-    for wrong in (
-        (b"x", 1, False, None, request),
-        ("x", 1, False, b"short", request),
-        ("x", 1, False, None, request[1:]),
-    ):
+        bare.predict(view, None)
+    for wrong in ((view,), (view, b"short"), (replace(view, user=b"x"), None), (replace(view, turns="one"), None)):
         with pytest.raises(TypeError):
             whole.predict(*wrong)  # type: ignore[arg-type]
-    with pytest.raises(TypeError):
-        whole.predict("x", "one", False, None, request)  # type: ignore[arg-type]
+    with pytest.raises(AttributeError, match="user"):
+        whole.predict(None, None)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         whole.context(b"x")  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="once"):
         whole.__init__(lexicon_arrays())  # type: ignore[misc]
     with pytest.raises(ValueError, match="no name 'structure'"):
         Compiled((("a",), *lexicon_arrays()[1:]))
-    assert all(map(math.isfinite, whole.predict("x", 1, False, whole.context("be brief"), request)))
+    assert all(map(math.isfinite, whole.predict(view, whole.context("be brief"))))

@@ -1,6 +1,7 @@
 /* The Python side: `Kernel`, which holds a lexicon and, where it is given them, weights; and `conversation` (reading.c). */
 #include "weights.h"
 
+#include <math.h>
 #include <string.h>
 
 typedef struct {
@@ -151,27 +152,60 @@ static void kernel_dealloc(Kernel *self) {
     Py_DECREF(type);
 }
 
-/* Read (user, user_chars, form, context, request) and measure; returns -1 with an exception set. */
+/* Fields of a view, in the order in which they are read: texts, then numbers, then numbers that may be missing. */
+enum { USER, SYSTEM, EARLIER, PREFILL, TOOLS, FORM, TEXTS, CHARS = TEXTS, NAMES, FORCED, RESULTS, PREDICTED, TURNS, IMAGES, AUDIO, FILES, N, STOP,
+       NUMBERS, TEMPERATURE = NUMBERS, LIMIT, FIELDS };
+static const char *const FIELD_NAMES[FIELDS] = {"user", "system", "earlier", "prefill", "tools", "form", "user_chars", "tool_names", "tool_forced",
+                                                "tool_results", "predicted", "turns", "images", "audio", "files", "n", "stop", "temperature", "max_tokens"};
+static PyObject *fields[FIELDS];
+
+static int fields_init(void) {
+    for (int i = 0; i < FIELDS; i++)
+        if (!fields[i] && !(fields[i] = PyUnicode_InternFromString(FIELD_NAMES[i]))) return -1;
+    return 0;
+}
+
+/* One field of a view as a number, a text by its length, what is missing as NaN; -1 with an exception set. */
+static int read_field(PyObject *view, int field, double *number) {
+    PyObject *value = PyObject_GetAttr(view, fields[field]);
+    if (!value) return -1;
+    if (field < TEXTS && !PyUnicode_Check(value))
+        PyErr_Format(PyExc_TypeError, "a view's %s is a text", FIELD_NAMES[field]);
+    else if (field < TEXTS)
+        *number = (double)PyUnicode_GET_LENGTH(value);
+    else
+        *number = field >= NUMBERS && value == Py_None ? NAN : PyFloat_AsDouble(value);
+    Py_DECREF(value);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* What the parameters and the conversation add to the text: `features.request_of`. */
+static void fill_request(const double *v, Asked *asked) {
+    double temperature = isnan(v[TEMPERATURE]) ? 1.0 : fmin(2.0, fmax(0.0, v[TEMPERATURE]));
+    const double told[REQUEST] = {v[NAMES] > 0.0, log1p(v[TOOLS]), v[FORCED] != 0.0, log1p(v[RESULTS]), v[FORM] > 0.0, log1p(v[PREDICTED]), log1p(v[TURNS]),
+                                  log1p(v[SYSTEM]), log1p(v[EARLIER]), log1p(v[PREFILL]), log1p(v[IMAGES] + v[AUDIO] + v[FILES]), temperature,
+                                  isnan(v[TEMPERATURE]) || v[TEMPERATURE] > 0.0, isnan(v[LIMIT]) ? 0.0 : log1p(fmin(v[LIMIT], 1e6)), fmin(v[N], 16.0), log1p(v[STOP])};
+    memcpy(asked->request, told, sizeof told);
+    asked->user_chars = v[CHARS];
+    asked->form = v[FORM] > 0.0;
+}
+
+/* Read (view, context) and measure; returns -1 with an exception set. */
 static int read_request(Kernel *self, PyObject *const *args, Py_ssize_t count) {
-    Asked asked;
-    const char *context = NULL;
-    if (count != 5 || !PyUnicode_Check(args[0]) || !PyTuple_Check(args[4]) || PyTuple_GET_SIZE(args[4]) != REQUEST) {
-        PyErr_SetString(PyExc_TypeError, "a text, its length, whether a form is asked for, a context and sixteen numbers are needed");
+    Asked asked = {.context = NULL};
+    double values[FIELDS];
+    if (count != 2 || (args[1] != Py_None && !(PyBytes_Check(args[1]) && PyBytes_GET_SIZE(args[1]) == (Py_ssize_t)sizeof(double) * self->lexicon.cues))) {
+        PyErr_SetString(PyExc_TypeError, "a view is needed, and what `context` returned or None");
         return -1;
     }
-    asked.user_chars = PyFloat_AsDouble(args[1]);
-    asked.form = PyObject_IsTrue(args[2]);
-    if (args[3] != Py_None) {
-        if (!PyBytes_Check(args[3]) || PyBytes_GET_SIZE(args[3]) != (Py_ssize_t)sizeof(double) * self->lexicon.cues) {
-            PyErr_SetString(PyExc_TypeError, "a context is what `context` returned");
-            return -1;
-        }
-        context = PyBytes_AS_STRING(args[3]);
-    }
-    asked.context = (const double *)context; /* bytes objects hold their bytes aligned for doubles */
-    for (int i = 0; i < REQUEST; i++) asked.request[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(args[4], i));
-    if (PyErr_Occurred()) return -1;
-    measure(&self->lexicon, args[0], &asked, &self->measured);
+    if (args[1] != Py_None) asked.context = (const double *)(const void *)PyBytes_AS_STRING(args[1]); /* bytes objects hold theirs aligned for doubles */
+    for (int i = 0; i < FIELDS; i++)
+        if (read_field(args[0], i, &values[i]) < 0) return -1;
+    fill_request(values, &asked);
+    PyObject *user = PyObject_GetAttr(args[0], fields[USER]);
+    if (!user) return -1;
+    measure(&self->lexicon, user, &asked, &self->measured);
+    Py_DECREF(user);
     return 0;
 }
 
@@ -215,9 +249,9 @@ static PyObject *kernel_context(Kernel *self, PyObject *text) {
 
 static PyMethodDef methods[] = {
     {"predict", (PyCFunction)(void (*)(void))kernel_predict, METH_FASTCALL,
-     "predict(user, user_chars, form, context, request) -> (log length, log n-gram length, log output, spread, score)"},
+     "predict(view, context) -> (log length, log n-gram length, log output, spread, score)"},
     {"measure", (PyCFunction)(void (*)(void))kernel_measure, METH_FASTCALL,
-     "measure(user, user_chars, form, context, request) -> (cues as doubles in bytes, buckets of the words)"},
+     "measure(view, context) -> (cues as doubles in bytes, buckets of the words)"},
     {"context", (PyCFunction)kernel_context, METH_O, "context(system) -> bytes: the cues of a system prompt, at half weight"},
     {NULL, NULL, 0, NULL},
 };
@@ -234,7 +268,7 @@ static PyType_Spec spec = {"classifier._native.Kernel", sizeof(Kernel), 0, Py_TP
 
 static int module_exec(PyObject *module) {
     features_init();
-    if (reading_init() < 0) return -1;
+    if (reading_init() < 0 || fields_init() < 0) return -1;
     PyObject *type = PyType_FromSpec(&spec);
     int failed = type ? PyModule_AddObjectRef(module, "Kernel", type) : -1;
     Py_XDECREF(type);
