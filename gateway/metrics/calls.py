@@ -13,7 +13,8 @@ from gateway.config import Config
 from gateway.metrics.families import Families
 from gateway.metrics.known import NONE, OTHER, Known
 from gateway.metrics.pairs import Pairs
-from gateway.metrics.tally import Count, Spread
+from gateway.metrics.spread import Spread
+from gateway.metrics.tally import Count
 from gateway.record import SOURCES, Finished
 
 DECILES: Final = 10

@@ -9,7 +9,6 @@ a tenth of that. Naming and registration stay with prometheus_client. Nothing he
 from __future__ import annotations
 
 from abc import abstractmethod
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Generic, TypeVar
 
@@ -18,6 +17,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
+
+from gateway.metrics.spread import Spread
 
 # OpenMetrics allows an exemplar's labels 128 characters, names included.
 EXAMPLE_CHARACTERS: Final = 100
@@ -49,30 +50,6 @@ class Mean:
         """Count one value."""
         self.count += 1
         self.total += value
-
-
-class Spread:
-    """A row that counts values by bucket, and remembers the last call in each as an example."""
-
-    __slots__ = ("bounds", "counts", "examples", "total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)  # the last one is beyond all bounds
-        self.examples: dict[int, tuple[str, float, float]] = {}
-        self.total = 0.0
-
-    def add(self, value: float) -> None:
-        """Count one value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-    def add_example(self, value: float, request_id: str, time: float) -> None:
-        """Count one value and keep the call as its bucket's example; `time` is a Unix time."""
-        bucket = bisect_left(self.bounds, value)
-        self.counts[bucket] += 1
-        self.total += value
-        self.examples[bucket] = (request_id, value, time)
 
 
 Row = TypeVar("Row", Count, Mean, Spread)

@@ -3,6 +3,7 @@
 
 static PyMethodDef FUNCTIONS[] = {
     {"lines", header_lines, METH_O, NULL},
+    {"micros", micros, METH_O, NULL},
     {"values", (PyCFunction)(void (*)(void))header_values, METH_FASTCALL, NULL},
     {"without", (PyCFunction)(void (*)(void))headers_without, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
@@ -10,11 +11,12 @@ static PyMethodDef FUNCTIONS[] = {
 
 static PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, .m_name = "gateway._native", .m_size = -1, .m_methods = FUNCTIONS};
 
+static int add(PyObject *module, const char *name, PyTypeObject *type) { return type ? PyModule_AddObjectRef(module, name, (PyObject *)type) : -1; }
+
 PyMODINIT_FUNC PyInit__native(void) {
-    PyTypeObject *head = head_type(), *passage = passage_type();
-    PyObject *module = head && passage ? PyModule_Create(&MODULE) : NULL;
+    PyObject *module = PyModule_Create(&MODULE);
     if (!module) return NULL;
-    if (PyModule_AddObjectRef(module, "Head", (PyObject *)head) < 0 || PyModule_AddObjectRef(module, "Passage", (PyObject *)passage) < 0) {
+    if (add(module, "Head", head_type()) < 0 || add(module, "Passage", passage_type()) < 0 || add(module, "Spread", spread_type()) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -6,6 +6,8 @@
 
 PyTypeObject *head_type(void);
 PyTypeObject *passage_type(void);
+PyTypeObject *spread_type(void);
+PyObject *micros(PyObject *module, PyObject *numbers);
 PyObject *header_lines(PyObject *module, PyObject *pairs);
 PyObject *headers_without(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *header_values(PyObject *module, PyObject *const *args, Py_ssize_t count);
