@@ -75,7 +75,8 @@ static int make_room(Weights *w) {
     w->words = PyMem_Calloc(2 * BUCKETS, sizeof *w->words);
     w->blocks = (w->prototypes + BLOCK - 1) / BLOCK;
     size_t rows = (size_t)w->blocks * BLOCK;
-    w->grid = PyMem_Calloc(rows * PADDED + 1, 1);
+    w->stride = w->names <= NARROW ? NARROW : PADDED;
+    w->grid = PyMem_Calloc(rows * (size_t)w->stride + 1, 1);
     w->lengths = PyMem_Calloc(rows + 1, sizeof *w->lengths);
     w->likeness = PyMem_Calloc(rows * HEADS + 1, sizeof *w->likeness);
     w->knot_x = PyMem_Calloc(2 * k, sizeof *w->knot_x);

@@ -23,7 +23,7 @@ int weights_fill(Weights *w, const float *prototypes, const float *words, const 
         for (int c = 0; c < w->names; c++) {
             float value = prototypes[(size_t)p * (size_t)w->names + (size_t)c], steps = rintf(value * STEPS);
             if (fabsf(steps) > CLIP * STEPS || fabsf(steps - value * STEPS) > 1e-3f) return -1;
-            w->grid[(size_t)p * PADDED + (size_t)c] = (int8_t)steps;
+            w->grid[(size_t)p * (size_t)w->stride + (size_t)c] = (int8_t)steps;
             w->lengths[p] += RATIO * RATIO * (int32_t)steps * (int32_t)steps;
         }
         for (int h = 0; h < HEADS; h++)
@@ -32,13 +32,20 @@ int weights_fill(Weights *w, const float *prototypes, const float *words, const 
     return 0;
 }
 
-/* Products of a request's cues with a block of prototypes. */
-FASTEST static void products(const int8_t *restrict grid, const int16_t *restrict fine, int32_t *restrict out) {
-    for (int p = 0; p < BLOCK; p++, grid += PADDED) {
+/* Products of a request's cues with a block of prototypes. The stride is a constant wherever this is used. */
+static inline void products_of(const int8_t *restrict grid, const int16_t *restrict fine, int32_t *restrict out, int stride) {
+    for (int p = 0; p < BLOCK; p++, grid += stride) {
         int32_t sum = 0;
-        for (int c = 0; c < PADDED; c++) sum += (int16_t)grid[c] * fine[c];
+        for (int c = 0; c < stride; c++) sum += (int16_t)grid[c] * fine[c];
         out[p] = sum;
     }
+}
+
+FASTEST static void products(const int8_t *restrict grid, const int16_t *restrict fine, int32_t *restrict out, int stride) {
+    if (stride == NARROW)
+        products_of(grid, fine, out, NARROW);
+    else
+        products_of(grid, fine, out, PADDED);
 }
 
 /* Logarithms of a request's likeness to a block of prototypes: its squared distances, none above `most`, times `scale`. */
@@ -81,7 +88,7 @@ static void add_likeness(const Weights *w, const float *z, double *heads) {
     double lanes[HEADS][LANES] = {{0.0}};
     for (int c = 0; c < w->names; c++) fine[c] = (int16_t)rintf(z[c] * FINE), square += fine[c] * fine[c];
     for (size_t first = 0, all = (size_t)w->blocks * BLOCK; first < all; first += BLOCK) {
-        products(w->grid + first * PADDED, fine, product);
+        products(w->grid + first * (size_t)w->stride, fine, product, w->stride);
         distances(w->lengths + first, product, square, most, scale, near);
         exponentials(near);
         for (int h = 0; h < HEADS; h++) weigh(near, w->likeness + (size_t)h * all + first, lanes[h]);

@@ -4,7 +4,7 @@
 
 #include "features.h"
 
-enum { HEADS = 3, LANES = 16, BLOCK = 64, PADDED = (MOST_NAMES + LANES - 1) / LANES * LANES };
+enum { HEADS = 3, LANES = 16, BLOCK = 64, PADDED = (MOST_NAMES + LANES - 1) / LANES * LANES, NARROW = 192 };
 
 typedef struct {
     float rarity, heads[HEADS];
@@ -12,11 +12,12 @@ typedef struct {
 
 typedef struct {
     int names, prototypes, knots;
+    int stride;               /* of the grid: NARROW where that holds all names, as there is less to read; else PADDED */
     float centre[PADDED], scale[PADDED], noise[PADDED + 2], cues[HEADS][PADDED], bias[HEADS];
     float decay;              /* of likeness with the squared distance */
     Word *words;              /* 2 * BUCKETS */
     int blocks;               /* of BLOCK prototypes; behind the last one everything is zero */
-    int8_t *grid;             /* (blocks * BLOCK, PADDED): standardised cues in steps of 1 / STEPS */
+    int8_t *grid;             /* (blocks * BLOCK, stride): standardised cues in steps of 1 / STEPS */
     int32_t *lengths;         /* (blocks * BLOCK): their squared lengths, in steps of 1 / FINE */
     float *likeness;          /* (HEADS, blocks * BLOCK) */
     double *knot_x, *knot_y;
