@@ -13,6 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from classifier.artifact import ArtefactError
 from classifier.scorer import Scorer, View
 
@@ -177,7 +179,11 @@ def _score(args: argparse.Namespace) -> int:
     view = View.of({"messages": [*system, {"role": "user", "content": text}]})
     found, why = scorer.score(view), scorer.explain(view, args.top)
     if args.json:
-        told = {"artefact": scorer.version} | asdict(found) | {"explanation": [asdict(item) for item in why]}
+        told = (
+            {"artefact": scorer.version}
+            | msgspec.structs.asdict(found)
+            | {"explanation": [asdict(item) for item in why]}
+        )
         print(json.dumps(told))
         return 0
     print(

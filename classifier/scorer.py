@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from classifier.artifact import ArtefactError, digest_of, load
@@ -23,8 +24,7 @@ __all__ = ["ArtefactError", "Contribution", "Score", "Scorer", "View"]
 _LONGEST = 160_000.0  # tokens; e to the twelfth, where predictions of length end
 
 
-@dataclass(slots=True, unsafe_hash=True)  # nobody assigns to it; `frozen` would treble what making one costs
-class Score:
+class Score(msgspec.Struct, frozen=True):
     """What a request promises: `value` is a calibrated quantile in [0, 1] of the reference distribution.
 
     Of requests scored v, the measured acceptance length lies on average at the quantile v of the reference data. Acceptance

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
+
+import msgspec
 
 from classifier.conversation import MESSAGE_KEYS, NOTHING, SYSTEM_CAP, USER_CAP, Reading, clip, conversation, ends, read
 
@@ -95,10 +96,7 @@ def _length(value: object) -> int:
     return len(value) if isinstance(value, list) else int(isinstance(value, str))
 
 
-@dataclass(
-    slots=True, kw_only=True, unsafe_hash=True
-)  # nobody assigns to it; `frozen` would treble what making one costs
-class View:
+class View(msgspec.Struct, kw_only=True, frozen=True):
     """A request as the scorer reads it; strings are clipped to the caps above, counts are those of the whole request.
 
     `template` is a fingerprint (16 hex digits) of the system prompt and the tool names, "" when there is neither.

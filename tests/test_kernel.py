@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as altered
 from test_features import JSON, KEYS, KINDS, LANGUAGES, MESSAGES, ROLES, chat
 
 from classifier.artifact import load
@@ -201,7 +202,7 @@ def test_wrong_use_is_an_error(weights: Weights):
 
     with pytest.raises(RuntimeError, match="no weights"):
         bare.predict(view, None)
-    for wrong in ((view,), (view, b"short"), (replace(view, user=b"x"), None), (replace(view, turns="one"), None)):
+    for wrong in ((view,), (view, b"short"), (altered(view, user=b"x"), None), (altered(view, turns="one"), None)):
         with pytest.raises(TypeError):
             whole.predict(*wrong)  # type: ignore[arg-type]
     with pytest.raises(AttributeError, match="user"):

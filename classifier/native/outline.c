@@ -97,8 +97,9 @@ static void numbers(const Text *t, int *count, int *largest) {
         for (; i < end; i++, size++) {
             Py_UCS4 c = at(t, i);
             if (c == ',' || Py_UNICODE_ISSPACE(c)) break;
+            if (!decimal) continue;
             int digit = Py_UNICODE_TODECIMAL(c);
-            decimal &= digit >= 0 && size < 6;
+            decimal = digit >= 0 && size < 6;
             if (decimal) value = value * 10 + digit;
         }
         if (size > 0 && decimal) {

@@ -125,10 +125,9 @@ Prediction predict(const Weights *w, const Measured *m) {
     double heads[HEADS];
     Prediction found;
     for (int c = 0; c < w->names; c++) z[c] = fminf((float)CLIP, fmaxf((float)-CLIP, ((float)m->cues[c] - w->centre[c]) * w->scale[c]));
-    for (int h = 0; h < HEADS; h++) {
-        heads[h] = w->bias[h];
-        for (int c = 0; c < w->names; c++) heads[h] += z[c] * w->cues[h][c];
-    }
+    for (int h = 0; h < HEADS; h++) heads[h] = w->bias[h];
+    for (int c = 0; c < w->names; c++)
+        for (int h = 0; h < HEADS; h++) heads[h] += z[c] * w->cues[h][c];
     add_words(w, m, heads);
     add_likeness(w, z, heads);
     found.length = clip(heads[0], 0.0, log(8.0)), found.ngram = clip(heads[1], 0.0, log(8.0)), found.output = clip(heads[2], 0.0, 12.0);
