@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-import urllib.parse
 from collections import deque
 from typing import Any
 
@@ -23,12 +22,11 @@ from uvicorn.server import ServerState
 from gateway.answering import Answering
 from gateway.errors import BadRequest, GatewayError, HeadersTooLarge, RequestTimeout
 from gateway.headers import Head
-from gateway.request import LINE, Request, origin_form
+from gateway.request import LINE, Request, Targets
 
 _UPGRADING = frozenset({b"upgrade", b"http2-settings"})
 # A name, an IPv4 or a bracketed IPv6 address, perhaps a port, or nothing at all (RFC 9110 §7.2, RFC 3986 §3.2.2).
 _HOST = re.compile(rb"(?:[\w.~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*(?::\d*)?|\[[0-9A-Fa-f:.]+\](?::\d*)?", re.ASCII)
-_REMEMBERED = 256  # bytes of a target: what is longer would weigh on idle connections
 MAX_BODY_AHEAD = 262_144  # bytes of a body that are read before the application asks for them
 
 
@@ -64,10 +62,8 @@ class Inbound(asyncio.Protocol):
         self._parser: Any = httptools.HttpRequestParser(self)
         self._keep_alive_seconds = config.timeout_keep_alive
         self._url = self._known_host = b""  # the latter was found good on this connection
-        self._known_url: bytes | None = None
-        self._where: dict[str, Any] = {}
-        self._in_head = True
-        self._begun = False  # the head
+        self._targets = Targets()
+        self._in_head, self._begun = True, False  # a head is what comes next; it has not begun
         self._head_again = b""  # of a request that wishes for another protocol
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
@@ -201,7 +197,7 @@ class Inbound(asyncio.Protocol):
         if (head.host is None or head.host != self._known_host) and not self._has_host(head.host, version):
             self.refuse(BadRequest("A request has one Host header, with a host in it.", code="invalid_host"))
             return
-        scope = self._scope | (self._where if url == self._known_url else self._look_up(url))
+        scope = self._scope | self._targets.look_up(url)
         scope["http_version"] = version
         scope["method"] = self._parser.get_method().decode("ascii")
         scope["headers"] = headers
@@ -214,15 +210,6 @@ class Inbound(asyncio.Protocol):
         else:
             self._waiting.append(request)
             self._pause_reading()
-
-    def _look_up(self, url: bytes) -> dict[str, Any]:
-        """Return what a target says, as the application's scope has it; remembered, as most connections know but one."""
-        path, _, query = origin_form(url).partition(b"?")
-        plain = urllib.parse.unquote(path.decode("ascii")) if b"%" in path else path.decode("ascii")
-        where = {"raw_path": path, "path": plain, "query_string": query}
-        if len(url) <= _REMEMBERED:
-            self._known_url, self._where = url, where
-        return where
 
     def _has_host(self, host: bytes | None, version: str) -> bool:
         """Whether the head names one host in a legal form, as all but the old version's must (RFC 9112 §3.2)."""

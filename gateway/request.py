@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import http
 import logging
+import urllib.parse
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
@@ -268,6 +269,30 @@ class Request(msgspec.Struct, eq=False):
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+class Targets:
+    """What the targets of a connection's requests say, as an application's scope has it; most connections know but one."""
+
+    __slots__ = ("_last", "_said")
+
+    def __init__(self) -> None:
+        self._last: bytes | None = None
+        self._said: dict[str, Any] = {}
+
+    def look_up(self, url: bytes) -> dict[str, Any]:
+        """Return path and query of a target, in any of its forms."""
+        if url == self._last:
+            return self._said
+        path, _, query = origin_form(url).partition(b"?")
+        plain = urllib.parse.unquote(path.decode("ascii")) if b"%" in path else path.decode("ascii")
+        said = {"raw_path": path, "path": plain, "query_string": query}
+        if len(url) <= _REMEMBERED:
+            self._last, self._said = url, said
+        return said
+
+
+_REMEMBERED = 256  # bytes of a target: what is longer would weigh on idle connections
 
 
 def origin_form(url: bytes) -> bytes:

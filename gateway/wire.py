@@ -152,14 +152,15 @@ def _conversation(messages: list[dict[str, Any]] | None) -> str:
             text = text[0].get("text") if text and text[0].__class__ is dict else ""
         if text.__class__ is not str:
             text = ""
-        said = f"{said}{role}\0{len(text)}\0{text[:_HASHED]}\0"
+        ends = text if len(text) <= _HASHED else text[: _HASHED // 2] + text[-_HASHED // 2 :]
+        said = f"{said}{role}\0{len(text)}\0{ends}\0"
         if role == "user":
             return hashlib.blake2b(said.encode(errors="replace"), digest_size=8).hexdigest()
     return ""
 
 
 _BEGINNING = 4  # messages among which the first user message is looked for
-_HASHED = 2048  # characters of a message that tell conversations apart
+_HASHED = 512  # characters of a message, at both ends of it, that with its length tell conversations apart
 
 
 def _read(body: bytes) -> _Request:

@@ -45,6 +45,16 @@ def test_every_turn_of_a_conversation_has_the_same_fingerprint() -> None:
     assert beginning(("system", "s")) == ""
 
 
+def test_long_beginnings_are_told_apart_by_their_ends_and_length() -> None:
+    """Material that many conversations share stands at either end, or the question does."""
+    material = "The same report for everybody. " * 100
+
+    assert beginning(("user", material + "What is missing?")) == beginning(("user", material + "What is missing?"))
+    assert beginning(("user", material + "What is missing?")) != beginning(("user", material + "What is striking"))
+    assert beginning(("user", "Be brief. " + material)) != beginning(("user", "Be clear. " + material))
+    assert beginning(("user", material)) != beginning(("user", material + material))
+
+
 def test_a_place_belongs_to_tenant_and_model_and_ages() -> None:
     """A place is found by whoever left it, until its prefix has probably been evicted."""
     kept = Conversations()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import date
 from math import isfinite
+from operator import add, itemgetter
 from typing import Final
 
 from gateway.ledger.cost import COUNTERFACTUALS
@@ -29,10 +30,12 @@ MEASURES: Final = (
     *(f"counterfactual_{name}_usd" for name in COUNTERFACTUALS),
     *(f"outcome_{outcome}" for outcome in OUTCOMES),
 )
-_POLICY_AT: Final = {name: len(_AMOUNTS) + i for i, name in enumerate(COUNTERFACTUALS)}
+_ELSEWHERE: Final = slice(len(_AMOUNTS), len(_AMOUNTS) + len(COUNTERFACTUALS))
 _OUTCOME_AT: Final[Mapping[str, int]] = {
     outcome: len(_AMOUNTS) + len(COUNTERFACTUALS) + i for i, outcome in enumerate(OUTCOMES)
 }
+_NOTHING: Final = dict.fromkeys(COUNTERFACTUALS, 0.0)
+_elsewhere: Final = itemgetter(*COUNTERFACTUALS)
 _ZEROS: Final = [0.0] * len(MEASURES)
 
 _DAY: Final = 86_400  # every UTC day, leap seconds being smeared in Unix time
@@ -103,9 +106,12 @@ class Totals:
         sums[5] += cost
         if completion and not cost:
             sums[6] += 1
-        for policy, usd in counterfactual.items():
-            if policy in _POLICY_AT:
-                sums[_POLICY_AT[policy]] += usd
+        if counterfactual:
+            try:
+                more = _elsewhere(counterfactual)
+            except KeyError:  # of another release, that knew fewer
+                more = _elsewhere({**_NOTHING, **counterfactual})
+            sums[_ELSEWHERE] = map(add, sums[_ELSEWHERE], more)
         sums[_OUTCOME_AT[outcome]] += 1
 
     def rows(self) -> tuple[Row, ...]:
