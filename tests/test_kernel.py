@@ -175,6 +175,15 @@ def test_a_scorer_scores_alike_without_it():
     assert one.output_tokens == pytest.approx(other.output_tokens, rel=1e-4)
 
 
+def test_every_processor_finds_the_same(weights: Weights):
+    """What wide registers compute is, to the bit, what is computed without them."""
+    wide, portable = (Compiled(lexicon_arrays(), tuple(arrays(weights)), weights.decay) for _ in range(2))
+    portable.be_portable()
+    for text in (*HOSTILE, *LANGUAGES.values()):
+        view = chat(text)
+        assert wide.predict(view, None) == portable.predict(view, None)
+
+
 def test_weights_off_the_grid_are_left_to_numpy(weights: Weights):
     """Prototypes that no byte holds, as another release may have them, are not served compiled."""
     assert Kernel.of(replace(weights, prototypes=weights.prototypes + np.float32(0.01))) is None

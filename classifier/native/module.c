@@ -75,6 +75,7 @@ static int make_room(Weights *w) {
     w->words = PyMem_Calloc(2 * BUCKETS, sizeof *w->words);
     w->blocks = (w->prototypes + BLOCK - 1) / BLOCK;
     size_t rows = (size_t)w->blocks * BLOCK;
+    w->wide = weights_wide();
     w->stride = w->names <= NARROW ? NARROW : PADDED;
     w->grid = PyMem_Calloc(rows * (size_t)w->stride + 1, 1);
     w->lengths = PyMem_Calloc(rows + 1, sizeof *w->lengths);
@@ -248,7 +249,13 @@ static PyObject *kernel_context(Kernel *self, PyObject *text) {
     return PyBytes_FromStringAndSize((const char *)asked, (Py_ssize_t)sizeof(double) * self->lexicon.cues);
 }
 
+static PyObject *kernel_be_portable(Kernel *self, PyObject *Py_UNUSED(ignored)) {
+    self->weights.wide = 0;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
+    {"be_portable", (PyCFunction)kernel_be_portable, METH_NOARGS, "be_portable(): use only what older processors have too"},
     {"predict", (PyCFunction)(void (*)(void))kernel_predict, METH_FASTCALL,
      "predict(view, context) -> (log length, log n-gram length, log output, spread, score)"},
     {"measure", (PyCFunction)(void (*)(void))kernel_measure, METH_FASTCALL,

@@ -6,6 +6,8 @@
 
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
 #define FASTEST __attribute__((target_clones("avx2", "default"))) /* chosen when the module is loaded */
+#define HAS_VNNI
+#include <immintrin.h>
 #else
 #define FASTEST
 #endif
@@ -41,11 +43,47 @@ static inline void products_of(const int8_t *restrict grid, const int16_t *restr
     }
 }
 
-FASTEST static void products(const int8_t *restrict grid, const int16_t *restrict fine, int32_t *restrict out, int stride) {
+FASTEST static void products_anywhere(const int8_t *restrict grid, const int16_t *restrict fine, int32_t *restrict out, int stride) {
     if (stride == NARROW)
         products_of(grid, fine, out, NARROW);
     else
         products_of(grid, fine, out, PADDED);
+}
+
+#ifdef HAS_VNNI
+_Static_assert(NARROW % 32 == 0 && PADDED % 32 == 0, "rows are read by 32 cues");
+
+/* The same, 32 products at a time. */
+__attribute__((target("avx512bw,avx512vnni"))) static void products_vnni(const int8_t *grid, const int16_t *fine, int32_t *out, int stride) {
+    for (int p = 0; p < BLOCK; p++, grid += stride) {
+        __m512i sum = _mm512_setzero_si512(), other = sum;
+        for (int c = 0; c < stride; c += 32) {
+            __m512i cues = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(grid + c)));
+            __m512i next = _mm512_dpwssd_epi32(other, cues, _mm512_loadu_si512(fine + c));
+            other = sum, sum = next;
+        }
+        out[p] = _mm512_reduce_add_epi32(_mm512_add_epi32(sum, other));
+    }
+}
+#endif
+
+int weights_wide(void) {
+#ifdef HAS_VNNI
+    return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw");
+#else
+    return 0;
+#endif
+}
+
+static void products(const Weights *w, size_t first, const int16_t *fine, int32_t *out) {
+    const int8_t *grid = w->grid + first * (size_t)w->stride;
+#ifdef HAS_VNNI
+    if (w->wide) {
+        products_vnni(grid, fine, out, w->stride);
+        return;
+    }
+#endif
+    products_anywhere(grid, fine, out, w->stride);
 }
 
 /* Logarithms of a request's likeness to a block of prototypes: its squared distances, none above `most`, times `scale`. */
@@ -88,7 +126,7 @@ static void add_likeness(const Weights *w, const float *z, double *heads) {
     double lanes[HEADS][LANES] = {{0.0}};
     for (int c = 0; c < w->names; c++) fine[c] = (int16_t)rintf(z[c] * FINE), square += fine[c] * fine[c];
     for (size_t first = 0, all = (size_t)w->blocks * BLOCK; first < all; first += BLOCK) {
-        products(w->grid + first * (size_t)w->stride, fine, product, w->stride);
+        products(w, first, fine, product);
         distances(w->lengths + first, product, square, most, scale, near);
         exponentials(near);
         for (int h = 0; h < HEADS; h++) weigh(near, w->likeness + (size_t)h * all + first, lanes[h]);

@@ -13,6 +13,7 @@ typedef struct {
 typedef struct {
     int names, prototypes, knots;
     int stride;               /* of the grid: NARROW where that holds all names, as there is less to read; else PADDED */
+    int wide;                 /* whether the processor has the widest arithmetic that is known here */
     float centre[PADDED], scale[PADDED], noise[PADDED + 2], cues[HEADS][PADDED], bias[HEADS];
     float decay;              /* of likeness with the squared distance */
     Word *words;              /* 2 * BUCKETS */
@@ -34,6 +35,7 @@ typedef struct {
 } Prediction;
 
 int weights_fill(Weights *w, const float *prototypes, const float *words, const float *rarity, const float *likeness);
+int weights_wide(void);
 Prediction predict(const Weights *w, const Measured *m);
 
 #endif
