@@ -156,10 +156,14 @@ class Request(msgspec.Struct, eq=False):
         if self._connection.drained is not None:
             await self._connection.drained
 
-    @property
-    def whole(self) -> bool:
-        """Whether all of the body has come, so that receiving it takes no time."""
-        return self._whole
+    def take_body(self) -> bytes | None:
+        """Return the body where all of it has come, and nobody has received any: no waiting, no message."""
+        if not self._whole or self._delivered or self._gone:
+            return None
+        body, self._body = self._body, []
+        self._size = 0
+        self._delivered = True
+        return body[0] if len(body) == 1 else b"".join(body)
 
     def abort(self) -> None:
         """Drop the connection at once, with what is still to be written."""

@@ -54,10 +54,11 @@ class Watch:
     async def read_body(self) -> bytes:
         """Read the request's body, then begin to watch; what comes after the body is the client's departure."""
         limits, line = self._limits, self.line
-        if line is not None and line.whole:  # it is there: nothing to wait for, nothing to limit
-            body = _bytes_of(await self._receive(), 0, limits.max_body_bytes)
-        else:
+        body = None if line is None or self._receive != line.receive else line.take_body()
+        if body is None:
             body = await read_body(self._receive, limits.max_body_bytes, limits.header_seconds)
+        elif len(body) > limits.max_body_bytes:
+            raise TooLarge(f"The request body is over {limits.max_body_bytes} bytes.", code="request_too_large")
         if line is not None:
             line.on_departure(self._left)
         else:
