@@ -63,6 +63,17 @@ def test_heads_are_collected_alike(messages: list[tuple[headers.Headers, headers
             assert told(head) == before
 
 
+@pytest.mark.parametrize("letter", [bytes([code]) for code in range(ord("A"), ord("Z") + 1)])
+def test_names_of_one_letter_leave_that_letter_alone(letter: bytes) -> None:
+    """The interpreter has one object for every single byte: lower case is a new one."""
+    head = native.Head()
+    head.add(letter, letter)
+
+    assert head.end() == [(letter.lower(), letter)]
+    assert (b"-" + letter)[1:] == bytes([letter[0]]) == letter
+    assert letter.isupper()
+
+
 def test_what_a_head_tells() -> None:
     """Of several Host headers none is one; the content type says what the body is; a length or a coding frames it."""
     head = headers.Head()

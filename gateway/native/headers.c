@@ -28,11 +28,10 @@ static PyObject *lowered(PyObject *name) {
     Py_ssize_t size = PyBytes_GET_SIZE(name), i = 0;
     while (i < size && !(from[i] >= 'A' && from[i] <= 'Z')) i++;
     if (i == size) return Py_NewRef(name);
-    PyObject *made = PyBytes_FromStringAndSize(from, size);
+    PyObject *made = PyBytes_FromStringAndSize(NULL, size); /* from a text of one byte it would be everybody's */
     if (!made) return NULL;
     char *to = PyBytes_AS_STRING(made);
-    for (; i < size; i++)
-        if (to[i] >= 'A' && to[i] <= 'Z') to[i] += 'a' - 'A';
+    for (i = 0; i < size; i++) to[i] = from[i] >= 'A' && from[i] <= 'Z' ? (char)(from[i] + ('a' - 'A')) : from[i];
     return made;
 }
 
