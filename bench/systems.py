@@ -25,6 +25,7 @@ VERSIONS: Final = {
     "sglang-router": "0.3.2",
     "tensorzero": "2026.6.0",
     "portkey": "1.15.2",
+    "production-stack": "089c51baedac7f3a1aec219afd5559bae4e75e31",  # a commit: its router is in no registry
 }
 _INSTALL_SECONDS: Final = 900
 
@@ -80,8 +81,9 @@ def _run(command: list[str], directory: Path) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Absent(f"{command[0]}: {error}") from None
     if done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-        raise Absent(f"`{' '.join(command[:3])} …` failed: {lines[-1][:200]}")
+        lines = [line.strip() for line in (done.stderr or done.stdout).strip().splitlines()] or ["no message"]
+        told = [line for line in lines if line.lower().startswith(("error", "fatal", "×"))] or lines
+        raise Absent(f"`{' '.join(command[:3])} …` failed: {told[-1][:200]}")
 
 
 def _once(name: str, version: str, steps: Callable[[Path], None]) -> str:
@@ -223,6 +225,13 @@ def _router(name: str, *before: str) -> Callable[[Place], list[str]]:
     return command
 
 
+def _production_stack(place: Place) -> list[str]:
+    backend = ["--static-backends", f"http://127.0.0.1:{place.engine}", "--static-models", "demo"]
+    routing = ["--service-discovery", "static", "--routing-logic", "roundrobin", "--log-level", "error"]
+    ports = ["--host", "127.0.0.1", "--port", str(place.port)]
+    return [str(CACHE / "production-stack/bin/vllm-router"), *ports, *backend, *routing]
+
+
 _TENSORZERO: Final = """
 import sys, threading, tensorzero
 gateway = tensorzero._start_http_gateway(
@@ -254,6 +263,8 @@ def _to_engine(place: Place) -> dict[str, str]:
 
 _PORTKEY: Final = CACHE / "portkey/node_modules/@portkey-ai/gateway/build/start-server.js"
 
+_STACK: Final = "git+https://github.com/vllm-project/production-stack"  # needs Python 3.12
+
 SYSTEMS: Final = (
     System(name="nginx", install=_nginx_version, command=_nginx),
     draftlane(),
@@ -276,6 +287,11 @@ SYSTEMS: Final = (
         model="tensorzero::model_name::demo",
         announces=True,
         rewrites=True,
+    ),
+    System(
+        name="production-stack",
+        install=_python("production-stack", f"vllm-router @ {_STACK}@{VERSIONS['production-stack']}"),
+        command=_production_stack,
     ),
     System(
         name="portkey",
