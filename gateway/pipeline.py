@@ -77,10 +77,12 @@ class Pipeline:
         exchange.model = model = live.tenants.resolve(tenant, call.model).name  # 404
         exchange.admission = await _admit(live, exchange, tenant, _tokens(call))  # 429
         exchange.pools = live.pools.of_model(model)
-        await OTHERS
-        exchange.resume()
-        exchange.score = score = live.scorer.score(call.view) if scored else None  # never raises
-        exchange.mark("score")
+        score = None
+        if scored:
+            await OTHERS
+            exchange.resume()
+            exchange.score = score = live.scorer.score(call.view)  # never raises
+            exchange.mark("score")
         await OTHERS
         exchange.resume()  # and nobody comes between, as a plan counts the calls that are under way
         place = live.conversations.find(tenant.name, model, call.conversation, time.time())
