@@ -63,9 +63,6 @@ class Reading:
         return texts[0] if len(texts) == 1 else "\n".join(texts)
 
 
-NOTHING = Reading(0)  # nobody adds to it
-
-
 def ends(items: Sequence[object], count: int) -> Sequence[object]:
     """The first and the last `count` items, all of them when there are no more than that."""
     return items if len(items) <= 2 * count else [*items[:count], *items[-count:]]
@@ -142,7 +139,8 @@ class Conversation:
     def __init__(self) -> None:
         self.system = Reading(SYSTEM_CAP)
         self.user = Reading(USER_CAP)
-        self.earlier = self.prefill = NOTHING
+        self.earlier = Reading(EARLIER_CAP)
+        self.prefill = Reading(EARLIER_CAP)
         self.tool_results = 0
         self.turns = 0
 
@@ -151,8 +149,7 @@ class Conversation:
         """Sort the request's messages; a bare string or a list without roles is one user turn."""
         said = cls()
         for before in ("system", "instructions"):
-            if body.get(before) is not None:
-                read(body[before], said.system)
+            read(body.get(before), said.system)
         items = body.get(key)
         if isinstance(items, list) and _has_messages(items):
             said._sort(ends(items, SEEN_MESSAGES))
@@ -176,22 +173,14 @@ class Conversation:
                 read(content, self.system)
             elif kind == "function_call_output" or role in _RESULT:
                 self.tool_results += not found
-                read(content, self._before())
+                read(content, self.earlier)
             elif not found and (role == "user" or (role is None and kind not in ("function_call", "reasoning"))):
                 read(content, self.user)
                 found = bool(self.user.chars or self.user.token_ids)
             elif not found and role == "assistant":
-                if self.prefill is NOTHING:
-                    self.prefill = Reading(EARLIER_CAP)
                 read(content, self.prefill)
             else:
-                read(content, self._before())
-
-    def _before(self) -> Reading:
-        """Where what came between system prompt and last turn goes; most requests have none."""
-        if self.earlier is NOTHING:
-            self.earlier = Reading(EARLIER_CAP)
-        return self.earlier
+                read(content, self.earlier)
 
     def told(self) -> Said:
         """Return what a view takes from it."""
@@ -214,8 +203,6 @@ class Conversation:
         """A rough count of prompt tokens over what was seen."""
         total = 0.0
         for part in (self.system, self.user, self.earlier, self.prefill):
-            if part is NOTHING:
-                continue
             a_token = 4.0
             if part.texts and not (sample := part.texts[0][:256]).isascii():
                 a_token -= 2.5 * min(1.0, (len(sample.encode("utf-8", "replace")) - len(sample)) / len(sample))

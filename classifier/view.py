@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from classifier.conversation import MESSAGE_KEYS, NOTHING, SYSTEM_CAP, USER_CAP, Reading, clip, conversation, ends, read
+from classifier.conversation import MESSAGE_KEYS, SYSTEM_CAP, USER_CAP, Reading, clip, conversation, ends, read
 
 TOOLS_CAP = 1536
 SEEN_TOOLS = 32
@@ -69,7 +69,7 @@ def _format(body: Mapping[str, object]) -> str:
     wanted = body.get("response_format")
     if wanted is None and isinstance(text := body.get("text"), Mapping):
         wanted = text.get("format")
-    if wanted is not None and isinstance(wanted, Mapping):
+    if isinstance(wanted, Mapping):
         kind = wanted.get("type")
         return _FORMS.get(kind, "") if isinstance(kind, str) else ""
     return "guided" if any(map(body.get, _GUIDED)) else ""
@@ -90,6 +90,15 @@ def _limit(body: Mapping[str, object]) -> float | None:
         if told is not None and (value := number(told)) is not None and value > 0:
             return value
     return None
+
+
+def _predicted(prediction: object) -> int:
+    """Characters of the answer that the client expects."""
+    if prediction is None:
+        return 0
+    reading = Reading(USER_CAP)
+    read(prediction, reading)
+    return reading.chars
 
 
 def _length(value: object) -> int:
@@ -137,10 +146,6 @@ class View(msgspec.Struct, kw_only=True, frozen=True):
             body = {}
         user, system, earlier, prefill, chars, results, turns, images, audio, files, tokens = conversation(body, kind)
         names, tools, count = _tools(body.get("tools"))
-        prediction = NOTHING
-        if body.get("prediction") is not None:
-            prediction = Reading(USER_CAP)
-            read(body["prediction"], prediction)
         return cls(
             kind=kind if kind in MESSAGE_KEYS else "chat",
             user=user,
@@ -161,7 +166,7 @@ class View(msgspec.Struct, kw_only=True, frozen=True):
             max_tokens=_limit(body),
             n=number(body.get("n")) or 1.0,
             stop=_length(body.get("stop") or body.get("stop_sequences")),
-            predicted=prediction.chars,
+            predicted=_predicted(body.get("prediction")),
             user_chars=chars,
             template=_fingerprint(system, names),
             prompt_tokens=tokens + len(tools) // 3,

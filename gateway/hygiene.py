@@ -39,8 +39,8 @@ _STRIPPED = frozenset(
         b"x-request-id",
     }
 )
-_OURS = (b"x-draftlane-", b"x-forwarded-")
-_LIST_NOTHING = frozenset({b"keep-alive", b"close"})
+_STRIPPED_BEGINNINGS = (b"x-draftlane-", b"x-forwarded-")
+_CONNECTION_OPTIONS = frozenset({b"keep-alive", b"close"})  # of one word, that names no header
 # No dot segments, no empty ones and nothing escaped: whatever an engine makes of a path, it makes the same as we do.
 _PASSES = re.compile(rb"/v1(?:/[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*+)++")
 # They make vLLM load what the caller names: that is for whoever runs the engines.
@@ -50,9 +50,9 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:+/=@-]{1,128}")
 
 def headers_for_engine(headers: Headers, request_id: str) -> list[Header]:
     """Return the headers to forward and the request id; what Connection lists is hop-by-hop too (RFC 9110 §7.6.1)."""
-    kept = without(headers, _STRIPPED, _OURS)
+    kept = without(headers, _STRIPPED, _STRIPPED_BEGINNINGS)
     for listed in values(headers, b"connection"):
-        if listed not in _LIST_NOTHING:
+        if listed not in _CONNECTION_OPTIONS:
             kept = without(kept, {token.strip().lower() for token in listed.split(b",")}, ())
     kept.append((b"x-request-id", request_id.encode()))
     return kept

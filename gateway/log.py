@@ -20,18 +20,6 @@ import msgspec
 from gateway.record import Finished
 
 FLUSH_SECONDS = 0.1
-
-
-def plain_micros(numbers: tuple[float | None, ...]) -> tuple[float | None, ...]:
-    """Return numbers with six decimals; None and nought as they are. `round` takes three times as long."""
-    return tuple([number and (number * 1e6 + 0.5) // 1 / 1e6 for number in numbers])
-
-
-try:
-    from gateway._native import micros
-except ImportError:  # no C compiler where the package was installed
-    micros = plain_micros
-
 _FACTS = (
     "request_id endpoint tenant model stream status outcome error pool replica resumed_from attempts reason detail"
     " explored shadow template prompt_tokens completion_tokens usage_source source biased"
@@ -111,3 +99,14 @@ def _line(finished: Finished) -> msgspec.Struct:
 def _to_stdout(data: bytes) -> None:
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
+
+
+def plain_micros(numbers: tuple[float | None, ...]) -> tuple[float | None, ...]:
+    """Return numbers with six decimals; None and nought as they are. `round` takes three times as long."""
+    return tuple([number and (number * 1e6 + 0.5) // 1 / 1e6 for number in numbers])
+
+
+try:
+    from gateway._native import micros
+except ImportError:  # no C compiler where the package was installed
+    micros = plain_micros

@@ -49,7 +49,7 @@ _HOP_BY_HOP = frozenset(
         b"x-request-id",
     }
 )
-_NOT_OF_EVENTS = _HOP_BY_HOP | {b"content-length"}
+_HOP_BY_HOP_OR_LENGTH = _HOP_BY_HOP | {b"content-length"}
 _log = logging.getLogger(__name__)
 
 
@@ -100,7 +100,7 @@ async def _copy(
     reply = stream.reply
     exchange.status = reply.status
     events = reply.is_events
-    headers = without(reply.headers, _NOT_OF_EVENTS if events else _HOP_BY_HOP, ())
+    headers = without(reply.headers, _HOP_BY_HOP_OR_LENGTH if events else _HOP_BY_HOP, ())
     headers += exchange.headers()
     if not events and reply.complete and line is not None and send == line.send:  # nobody stands between, as CORS would
         body = reply.take()

@@ -160,10 +160,7 @@ class Request(msgspec.Struct, eq=False):
         """Return the body where all of it has come, and nobody has received any: no waiting, no message."""
         if not self._whole or self._delivered or self._gone:
             return None
-        body, self._body = self._body, []
-        self._size = 0
-        self._delivered = True
-        return body[0] if len(body) == 1 else b"".join(body)
+        return self._take()
 
     def abort(self) -> None:
         """Drop the connection at once, with what is still to be written."""
@@ -187,11 +184,14 @@ class Request(msgspec.Struct, eq=False):
             await self._wait()
         if self._gone or self._complete:
             return {"type": "http.disconnect"}
-        body = b"".join(self._body)
-        self._body.clear()
+        return {"type": "http.request", "body": self._take(), "more_body": not self._whole}
+
+    def _take(self) -> bytes:
+        """Return the bytes of the body that are there, which are delivered with that."""
+        body, self._body = b"".join(self._body), []
         self._size = 0
         self._delivered = self._whole
-        return {"type": "http.request", "body": body, "more_body": not self._whole}
+        return body
 
     async def send(self, message: Message) -> None:
         """Take the head, then the body in any number of parts; waits while the client does not read."""

@@ -57,8 +57,8 @@ class Watch:
         body = None if line is None or self._receive != line.receive else line.take_body()
         if body is None:
             body = await read_body(self._receive, limits.max_body_bytes, limits.header_seconds)
-        elif len(body) > limits.max_body_bytes:
-            raise TooLarge(f"The request body is over {limits.max_body_bytes} bytes.", code="request_too_large")
+        else:
+            _check_size(len(body), limits.max_body_bytes)
         if line is not None:
             line.on_departure(self._left)
         else:
@@ -145,6 +145,10 @@ def _bytes_of(message: MutableMapping[str, Any], before: int, max_bytes: int) ->
     if message["type"] == "http.disconnect":
         raise ClientLeft
     body: bytes = message.get("body", b"")
-    if before + len(body) > max_bytes:
-        raise TooLarge(f"The request body is over {max_bytes} bytes.", code="request_too_large")
+    _check_size(before + len(body), max_bytes)
     return body
+
+
+def _check_size(size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        raise TooLarge(f"The request body is over {max_bytes} bytes.", code="request_too_large")

@@ -75,8 +75,6 @@ static int make_room(Weights *w) {
     w->words = PyMem_Calloc(2 * BUCKETS, sizeof *w->words);
     w->blocks = (w->prototypes + BLOCK - 1) / BLOCK;
     size_t rows = (size_t)w->blocks * BLOCK;
-    w->wide = weights_wide();
-    w->stride = w->names <= NARROW ? NARROW : PADDED;
     w->grid = PyMem_Calloc(rows * (size_t)w->stride + 1, 1);
     w->lengths = PyMem_Calloc(rows + 1, sizeof *w->lengths);
     w->likeness = PyMem_Calloc(rows * HEADS + 1, sizeof *w->likeness);
@@ -92,7 +90,8 @@ static int make_room(Weights *w) {
 /* Copy checked arrays of single precision into `w`. */
 static int lay_out(Weights *w, const Py_buffer *part, int names) {
     const float *cues = part[CUES].buf, *knots = part[KNOTS].buf;
-    w->names = names;
+    w->names = names, w->stride = names <= NARROW ? NARROW : PADDED;
+    w->wide = weights_wide();
     if (make_room(w) < 0) return -1;
     memcpy(w->centre, part[CENTRE].buf, (size_t)part[CENTRE].len);
     memcpy(w->scale, part[SCALE].buf, (size_t)part[SCALE].len);

@@ -33,8 +33,10 @@ class PlainSpread:
 
     def add_example(self, value: float, request_id: str, time: float) -> None:
         """Count one value and keep the call as its bucket's example."""
-        self.add(value)
-        self.examples[bisect_left(self._bounds, value)] = (request_id, value, time)
+        bucket = bisect_left(self._bounds, value)
+        self.counts[bucket] += 1
+        self.total += value
+        self.examples[bucket] = (request_id, value, time)
 
 
 try:

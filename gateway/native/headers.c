@@ -172,7 +172,7 @@ static PyObject *lines_of(PyObject *pairs) {
     char *to = made ? PyBytes_AS_STRING(made) : NULL;
     for (Py_ssize_t i = 0; made && i < count; i++) {
         const char *line = to;
-        if (parts(PySequence_Fast_GET_ITEM(pairs, i), &name, &value) < 0) break;
+        (void)parts(PySequence_Fast_GET_ITEM(pairs, i), &name, &value);
         to = put(to, name);
         *to++ = ':', *to++ = ' ';
         to = put(to, value);

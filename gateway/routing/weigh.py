@@ -105,7 +105,7 @@ def _judge(
         bid.seconds = bid.queue + slot
         bid.cost = slot * price
         bid.full = bid.idle = reference.objective(0.0, bare, price, crowd)
-        if bid.seconds != bare:
+        if bid.seconds != bare:  # most calls neither queue nor lose a prefix
             bid.full = reference.objective(bid.queue, slot, price, crowd)
         if bid.up and not bid.pool.speculative and bid.full < bar:
             bar = bid.full
