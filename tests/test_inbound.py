@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -165,6 +166,18 @@ async def test_defects_of_the_application() -> None:
         for path in (b"/breaks", b"/long", b"/short"):
             assert await say(server, GET.replace(b"/ ", path + b" ")) == b""
         assert (await say(server, GET.replace(b"/ ", b"/leaves "))).endswith(b"\r\n\r\n123")
+
+
+async def test_every_target_of_a_connection_is_its_own() -> None:
+    """A target that came before, one that only begins alike, a long one and an escaped one each reach the application."""
+    long = b"/l?" + b"q" * 300
+    targets = (b"/a", b"/a", b"/a?b=1", b"/a%20b", b"/a", long, b"/a", long)
+    requests = [b"GET %b HTTP/1.1\r\nhost: a\r\n\r\n" % target for target in targets]
+    async with listening(echo) as server:
+        answer = await say(server, *requests, GET.replace(b"host: a", b"host: a\r\nconnection: close"))
+
+    answered = re.findall(rb"GET (/.*?) (?:HTTP|$)", answer)
+    assert answered == [b"/a?", b"/a?", b"/a?b=1", b"/a b?", b"/a?", long, b"/a?", long, b"/?"]
 
 
 async def test_a_departure_is_called_in() -> None:

@@ -581,3 +581,13 @@ def test_names_at_the_top_of_an_object() -> None:
     assert splice.field_names(b'{"a":[{"b":1}],"c":2}') == {"a", "c"}
     assert splice.field_names(b"[1]") == frozenset()
     assert splice.field_names(DEEP) == frozenset()
+
+
+@pytest.mark.parametrize(
+    "field", ["guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"]
+)
+def test_every_way_to_guide_an_answer_is_seen_by_the_score(field: str) -> None:
+    """What holds an answer to a form weighs in the score, whichever field asks for it."""
+    body = {"model": "demo", "messages": [{"role": "user", "content": "x"}], field: {"choice": ["a", "b"]}}
+
+    assert wire.parse(json.dumps(body).encode(), "chat").view.form == "guided"
