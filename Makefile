@@ -6,6 +6,8 @@ SHELL := bash
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
 PYTHON ?= python3
+# Where nobody named one, the better built of two: see there.
+INTERPRETER = $(if $(filter file,$(origin PYTHON)),$(shell $(PYTHON) requirements/interpreter.py),$(PYTHON))
 BIN := .venv/bin
 # Stamps lie inside of what they stand for, so that deleting that is enough to have it built again.
 READY := .venv/.ready
@@ -100,7 +102,7 @@ clean: ## Remove all that make has built
 
 $(READY): requirements/dev.txt pyproject.toml $(wildcard classifier/native/*.[ch] gateway/native/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; name one with PYTHON=" if sys.version_info < (3, 11) else 0)'
-	$(PYTHON) -m venv .venv
+	$(INTERPRETER) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@

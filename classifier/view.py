@@ -86,8 +86,8 @@ _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
 def _limit(body: Mapping[str, object]) -> float | None:
-    for told in map(body.get, _LIMITS):
-        if told is not None and (value := number(told)) is not None and value > 0:
+    for name in _LIMITS:
+        if (told := body.get(name)) is not None and (value := number(told)) is not None and value > 0:
             return value
     return None
 
@@ -161,10 +161,10 @@ class View(msgspec.Struct, kw_only=True, frozen=True):
             audio=audio,
             files=files,
             form=_format(body),
-            temperature=number(body.get("temperature")),
-            top_p=number(body.get("top_p")),
+            temperature=None if (heat := body.get("temperature")) is None else number(heat),
+            top_p=None if (top := body.get("top_p")) is None else number(top),
             max_tokens=_limit(body),
-            n=number(body.get("n")) or 1.0,
+            n=1.0 if (several := body.get("n")) is None else number(several) or 1.0,
             stop=_length(body.get("stop") or body.get("stop_sequences")),
             predicted=_predicted(body.get("prediction")),
             user_chars=chars,

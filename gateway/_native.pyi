@@ -41,8 +41,8 @@ class Spread:
 # Numbers with six decimals: see gateway/log.py.
 def micros(numbers: tuple[float | None, ...], /) -> tuple[float | None, ...]: ...
 
-# Lets ordinary events of a stream through as they came: `write` is the client's transport's, `keep` the bytes of events that
-# are kept until they are taken, 0 for none.
+# Lets ordinary events of a stream through as they came: `write` is the client's transport's, `keep` the bytes of their texts
+# that are kept until they are taken, 0 for none.
 class Passage:
     open: bool
     def __init__(self, write: Callable[[bytes], object], keep: int) -> None: ...
@@ -55,5 +55,5 @@ class Passage:
     @property
     def events(self) -> int: ...
 
-    # How many events have passed since the last time, and the bytes of those that were kept.
+    # How many events have passed since the last time, and the texts of those that were kept, as they were written.
     def take(self) -> tuple[int, bytes]: ...

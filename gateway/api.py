@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gateway import trace
 from gateway.encoding import unpack
 from gateway.errors import BadRequest, GatewayError, MethodNotAllowed, NotFound, TooLarge, Unavailable
-from gateway.exchange import Exchange, Sink
+from gateway.exchange import Exchange, Sink, UnderWay
 from gateway.headers import Header, values
 from gateway.hygiene import passes, request_id_of
 from gateway.relay import Send, relay, respond
@@ -42,11 +42,16 @@ class Api:
         self._pipeline = pipeline
         self._operators = operators
         self._sinks = list(sinks)
-        self.running = 0
+        self._under_way = UnderWay()
 
     def add_sink(self, sink: Sink) -> None:
         """Let one more reader have each finished call."""
         self._sinks.append(sink)
+
+    @property
+    def running(self) -> int:
+        """Calls under way."""
+        return self._under_way.calls
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve one request; what serves it is returned to be awaited, so that a call passes through no more than that."""
@@ -62,7 +67,7 @@ class Api:
             return _wrong_method(scope, send)
         if endpoint is None and not passes(scope["raw_path"]):
             return _refuse(send, NotFound("There is nothing at this path.", code="unknown_url"))
-        return self._call(scope, receive, send, endpoint)
+        return self._relay(scope, receive, send, endpoint)
 
     def _belongs(self, scope: Scope, path: str) -> bool:
         """Whether the path is served on the port that the request came to, where operators have their own."""
@@ -71,13 +76,6 @@ class Api:
         for_tenants = path == ADVICE or path.startswith(f"{ADVICE}/")
         for_operators = (path.startswith("/draftlane/") and not for_tenants) or path == "/metrics"
         return for_operators == bool(scope["server"][1] == self._admin_port)
-
-    async def _call(self, scope: Scope, receive: Receive, send: Send, endpoint: Endpoint | None) -> None:
-        self.running += 1
-        try:
-            await self._relay(scope, receive, send, endpoint)
-        finally:
-            self.running -= 1
 
     def _relay(self, scope: Scope, receive: Receive, send: Send, endpoint: Endpoint | None) -> Awaitable[None]:
         live = self._pipeline.live
@@ -97,6 +95,7 @@ class Api:
             keeps_prompt=settings.log_prompts,
             observer=live.observer,
             trace=place,
+            under_way=self._under_way,
         )
 
         def opening(exchange: Exchange, read: Read) -> Awaitable[Stream]:

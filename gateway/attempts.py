@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -85,7 +85,7 @@ class Tries(msgspec.Struct):
     sent: Callable[[Attempt], None]
     loop: asyncio.AbstractEventLoop  # asked for once: before Python 3.12 that is a system call each time
     began: float = 0.0  # loop time
-    others: Sequence[str] = ()  # pools that come after the one that is being tried
+    others: Sequence[Pool] = ()  # pools that come after the one that is being tried
     count: int = 0
     replicas: list[Replica] = msgspec.field(default_factory=list)
     refused: Stream | None = None
@@ -122,12 +122,13 @@ class Tries(msgspec.Struct):
         """Keep what went wrong; the error is made when it is raised, as kept ones would hold the frames that hold them."""
         self.failure = lambda: kind(message, code=code)
 
-    def another(self, pool: Pool, now: float) -> bool:
-        """Whether some replica of the pool could be asked after the request that is under way."""
+    def another(self, pools: Iterable[Pool], now: float) -> bool:
+        """Whether some replica of the pools could be asked after the request that is under way."""
         if self.count < MAX_ATTEMPTS:
-            for replica in pool.replicas:
-                if replica not in self.replicas and replica.usable(now):
-                    return True
+            for pool in pools:
+                for replica in pool.replicas:
+                    if replica not in self.replicas and replica.usable(now):
+                        return True
         return False
 
     def drop_refused(self) -> None:

@@ -179,10 +179,10 @@ class Beside:
                 replicas=counts,
                 running=pool.running,
                 waiting=pool.turns.waiting,
-                slots=pool.config.slots * len(pool.replicas),
+                slots=pool.slots * len(pool.replicas),
                 usd_per_hour=pool.usd_per_hour,
             )
-            if pool.config.speculative:
+            if pool.speculative:
                 points = self._live.curves.points(pool.view(now), 0.0, time.time())
                 self._metrics.curve(pool.name, [point.mean for point in points])
         for usage in self._live.tenants.used():
@@ -201,7 +201,7 @@ class Beside:
                     yield Reading(
                         pool=pool.name,
                         replica=str(index),
-                        model=pool.config.served_model,
+                        model=pool.served_model,
                         figures=seen.last,
                         restarts=seen.restarts,
                     )

@@ -39,6 +39,12 @@ SHADOW = "(shadow)"  # whose bill shadow copies are on: no tenant's, but somebod
 _log = logging.getLogger(__name__)
 
 
+class UnderWay(msgspec.Struct):
+    """How many calls are."""
+
+    calls: int = 0
+
+
 class Exchange(msgspec.Struct):
     """One call from its first byte to its last. `clock` is monotonic seconds; `endpoint` is "other" for paths not scored."""
 
@@ -51,6 +57,7 @@ class Exchange(msgspec.Struct):
     copy_of: str = ""
     observer: Observer | None = None
     trace: Trace | None = None
+    under_way: UnderWay | None = None
     pools: Sequence[Pool] = ()  # of the call's model: where it might have gone
     started: float = 0.0
     tenant: Tenant | None = None
@@ -79,6 +86,8 @@ class Exchange(msgspec.Struct):
 
     def __enter__(self) -> Self:
         self.started = self.clock()
+        if self.under_way is not None:
+            self.under_way.calls += 1
         return self
 
     def __exit__(
@@ -87,6 +96,8 @@ class Exchange(msgspec.Struct):
         if self.settled:
             return
         self.settled = True
+        if self.under_way is not None:
+            self.under_way.calls -= 1
         self.again = None  # it knows this exchange: a cycle would have to wait for the collector
         if self.stream is not None:
             self.stream.close()
@@ -201,7 +212,7 @@ class Exchange(msgspec.Struct):
         # An engine that did not answer is on nobody's bill; one whose answer a client did not wait for has worked.
         slot_seconds = 0.0
         if place and (stream or self.outcome == "client_gone"):
-            slot_seconds = held(self._until(ended) - place.sent_at, place.running, place.pool.config.slots)
+            slot_seconds = held(self._until(ended) - place.sent_at, place.running, place.pool.slots)
         cost = attributed(slot_seconds, place.pool.price_per_slot_second) if place else 0.0
         return Finished(
             request_id=self.request_id,
@@ -218,7 +229,7 @@ class Exchange(msgspec.Struct):
             error=self.error,
             pool=place.pool.name if place else "",
             replica=place.replica.name if place else "",
-            revision=place.pool.config.revision if place else "",
+            revision=place.pool.revision if place else "",
             resumed_from=self.broken.pool.name if self.broken else "",
             speculative=bool(place and place.pool.speculative),
             attempts=place.attempts if place else 0,
@@ -268,7 +279,7 @@ class Exchange(msgspec.Struct):
             return {}
         terms: dict[str, Terms] = {}
         for pool in self.pools:
-            kind = pool.config.kind
+            kind = pool.kind
             if kind not in terms and pool is not stream.pool:
                 terms[kind] = Terms(
                     price_per_slot_second=pool.price_per_slot_second,
@@ -276,9 +287,9 @@ class Exchange(msgspec.Struct):
                     ttft_seconds=pool.ttft_seconds,
                     acceptance_length=plan.expected if pool.speculative else 1.0,
                     spread=self.score.spread if self.score and pool.speculative else 0.0,
-                    most=(pool.config.window or 0) + 1.0,
+                    most=(pool.window or 0) + 1.0,
                 )
-        return counterfactuals(tokens=tokens, paid=paid, ran_on=stream.pool.config.kind, terms=terms, score=plan.score)
+        return counterfactuals(tokens=tokens, paid=paid, ran_on=stream.pool.kind, terms=terms, score=plan.score)
 
     def _overhead(self, stream: Stream | None) -> dict[str, float]:
         """Return seconds per phase of the gateway's own work before the engine was asked.
@@ -306,7 +317,7 @@ class Exchange(msgspec.Struct):
                 streamed=reader is not None,
                 decode_seconds=decode,
                 step_seconds_expected=stream.pool.configured_step(stream.running) * stream.pool.load_factor,
-                window=stream.pool.config.window if stream.pool.speculative else None,
+                window=stream.pool.window if stream.pool.speculative else None,
                 several="n" in call.features,
                 swallowed=reader.swallowed if reader else False,
                 lagging=stream.reply.paused,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import ssl
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 
 from gateway import http1
@@ -86,8 +86,12 @@ class Pool:
 
     def __init__(self, config: PoolConfig, replicas: list[Replica], key: str | None) -> None:
         self.config = config
-        self.name = config.name
-        self.speculative = config.speculative
+        # What calls ask for is read once: each look at a model of pydantic's takes as long as ten at an attribute.
+        self.name, self.kind, self.speculative = config.name, config.kind, config.speculative
+        self.slots, self.window, self.revision = config.slots, config.window, config.revision
+        self.served_model = config.served_model
+        self._alone_seconds, self._growth = config.step_seconds, config.step_growth  # of a step
+        self._drafter, self._longest = config.drafter, config.max_model_len
         self.replicas = replicas
         self.authorization = f"Bearer {key}".encode() if key else None
         self.enabled = not config.disabled
@@ -105,12 +109,12 @@ class Pool:
         self.price(config.price_per_hour)
 
     def __repr__(self) -> str:
-        return f"<Pool {self.name} {self.running}/{self.config.slots * len(self.replicas)} {self.replicas}>"
+        return f"<Pool {self.name} {self.running}/{self.slots * len(self.replicas)} {self.replicas}>"
 
     def price(self, usd_per_hour: float) -> None:
         """Take what a replica costs now, in US dollars."""
         self.usd_per_hour = usd_per_hour
-        self.price_per_slot_second = usd_per_hour / 3600.0 / self.config.slots
+        self.price_per_slot_second = usd_per_hour / 3600.0 / self.slots
 
     @property
     def running(self) -> int:
@@ -134,7 +138,10 @@ class Pool:
         return self.turns.waiting > 0 or not self._room() > 0
 
     def _room(self) -> float:
-        return self._bound - self.running - self.turns.granted
+        room = self._bound - self.turns.granted
+        for replica in self.replicas:
+            room -= replica.running
+        return room
 
     def let_in(self) -> None:
         """Give those who wait their turn, as far as there is room."""
@@ -144,11 +151,10 @@ class Pool:
 
     def configured_step(self, running_per_replica: float) -> float:
         """Seconds per step by configuration with so many requests running on a replica."""
-        config = self.config
-        if config.step_growth == 0.0:
-            return config.step_seconds
-        busy = min(max(running_per_replica, 1.0), config.slots)
-        return config.step_seconds * (1.0 + config.step_growth * (busy - 1.0))
+        if self._growth == 0.0:
+            return self._alone_seconds
+        busy = min(max(running_per_replica, 1.0), self.slots)
+        return self._alone_seconds * (1.0 + self._growth * (busy - 1.0))
 
     @property
     def step_seconds(self) -> float:
@@ -167,12 +173,12 @@ class Pool:
 
     def view(self, now: float) -> PoolView:
         """Return the snapshot that one decision reads."""
-        config = self.config
         live = running = 0
         for replica in self.replicas:
-            live += replica.usable(now)
             running += replica.running + replica.others
-        slots = config.slots * live
+            if replica.usable(now):
+                live += 1
+        slots = self.slots * live
         verdict, per_replica, queued = self.verdict, 0.0, self.turns.waiting
         self._bound = math.inf
         if live:
@@ -187,11 +193,11 @@ class Pool:
         return PoolView(
             name=self.name,
             speculative=self.speculative,
-            window=config.window or 1,
-            drafter=config.drafter,
-            revision=config.revision,
+            window=self.window or 1,
+            drafter=self._drafter,
+            revision=self.revision,
             supports=self._supports,
-            max_model_len=config.max_model_len,
+            max_model_len=self._longest,
             slots=slots,
             running=running,
             queued=queued,
@@ -201,7 +207,7 @@ class Pool:
             price_per_slot_second=self.price_per_slot_second,
             available=why is None,
             why_unavailable=why,
-            step_growth=config.step_growth,
+            step_growth=self._growth,
             guard=verdict.guard,
             belief=verdict.belief,
         )
@@ -223,7 +229,7 @@ class Pool:
             return self.replicas[0] if self.replicas[0].usable(now) else None
         usable = [replica for replica in self.replicas if replica.usable(now) and replica not in avoid]
         for replica in usable if prefer else ():
-            if replica.name == prefer and replica.running < self.config.slots:
+            if replica.name == prefer and replica.running < self.slots:
                 return replica
         if len(usable) < 2:
             return usable[0] if usable else None
@@ -245,6 +251,11 @@ class Pools:
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
+
+    def known(self, names: Iterable[str]) -> list[Pool]:
+        """Return the pools of these names; a reload may have removed some since they were named."""
+        by_name = self._by_name
+        return [by_name[name] for name in names if name in by_name]
 
     def __iter__(self) -> Iterator[Pool]:
         return iter(self._by_name.values())

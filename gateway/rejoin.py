@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
@@ -73,7 +75,7 @@ class _Flat:
         """Return further pieces as they follow the ones before."""
         flat = ""
         for kind, text in pieces:
-            if kind != self._kind:
+            if text and kind != self._kind:
                 self._kind = kind
                 flat += f"\0{kind}\0"
             flat += text
@@ -115,28 +117,34 @@ class _Alike:
                 break
             texts.append(part[:-size])
             end += len(head) + len(part)
-        if not texts:
-            return None
-        try:
-            text = msgspec.json.decode(b'"%b"' % b"".join(texts), type=str)
-        except UNREADABLE:
-            raise Diverged from None
-        if "\0" in text:
-            raise Diverged
-        return text, end
+        return (_unescaped(b"".join(texts)), end) if texts else None
 
 
 class Told:
     """What a client has been told of an answer; `failure` is the engine's own error event, which it has not been told yet."""
 
-    __slots__ = ("_alike", "_flat", "_id", "_lost", "_parts", "_size", "_text", "_texts", "failure")
+    __slots__ = (
+        "_alike",
+        "_example",
+        "_flat",
+        "_id",
+        "_kind",
+        "_lost",
+        "_parts",
+        "_size",
+        "_text",
+        "_texts",
+        "failure",
+    )
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []  # whole events
+        self._parts: list[tuple[str, bytes]] = []  # whole events, or the text alone of some and of what kind it is
         self._size = 0  # of them
         self._id: str | None = None
         self._flat = _Flat()
         self._alike: _Alike | None = None
+        self._example: tuple[bytes, bytes] | None = None
+        self._kind = ""  # of the text in it
         self._texts: list[str] = []
         self._text = 0  # characters of them
         self._lost = False
@@ -144,11 +152,24 @@ class Told:
 
     def keep(self, data: bytes) -> bytes:
         """Remember whole events on their way to the client, and return them."""
-        self._parts.append(data)
+        self._keep("", data)
+        return data
+
+    def knows(self, example: tuple[bytes, bytes]) -> bool:
+        """Whether of events that begin and end so the text between is all that there is to remember."""
+        if example != self._example:
+            self._example, self._kind = example, _kind_of(*example)
+        return self._kind != ""
+
+    def keep_text(self, text: bytes) -> None:
+        """Remember the texts, as they were written, of events like the example that was asked for last."""
+        self._keep(self._kind, text)
+
+    def _keep(self, kind: str, data: bytes) -> None:
+        self._parts.append((kind, data))
         self._size += len(data)
         if self._size > RAW_BYTES:
             self._digest()
-        return data
 
     def hold_failure(self, data: bytes) -> bytes:
         """Keep the engine's error event, and what follows it, from the client; return the events before it."""
@@ -179,17 +200,13 @@ class Told:
 
     def _digest(self) -> None:
         """Keep of events their text alone: a tenth of their size."""
-        data, at = b"" if self._lost else b"".join(self._parts), 0
         try:
-            while at < len(data):
-                if self._alike is not None and (found := self._alike.run(data, at)):
-                    self._add(iter([(self._alike.kind, found[0])]))
-                    at = found[1]
-                    continue
-                end = sse.end_of(data, at)
-                if sse.data_of(event := data[at:end]):
-                    self._take(event)
-                at = end
+            for kind, parts in groupby(() if self._lost else self._parts, itemgetter(0)):
+                data = b"".join([part for _, part in parts])
+                if kind:
+                    self._add(iter([(kind, _unescaped(data))]))
+                else:
+                    self._read(data)
         except Diverged:
             self._lost = True
         if self._lost or self._text > MOST_TEXT:
@@ -197,6 +214,19 @@ class Told:
             self._texts.clear()
         self._parts.clear()
         self._size = 0
+
+    def _read(self, data: bytes) -> None:
+        """Read whole events."""
+        at = 0
+        while at < len(data):
+            if self._alike is not None and (found := self._alike.run(data, at)):
+                self._add(iter([(self._alike.kind, found[0])]))
+                at = found[1]
+                continue
+            end = sse.end_of(data, at)
+            if sse.data_of(event := data[at:end]):
+                self._take(event)
+            at = end
 
     def _take(self, event: bytes) -> None:
         read = _read(event)
@@ -211,6 +241,27 @@ class Told:
         text = self._flat.add(pieces)
         self._texts.append(text)
         self._text += len(text)
+
+
+def _kind_of(before: bytes, after: bytes) -> str:
+    """Return of what kind the text is between these; "" where events like that say more, or nothing that can be compared."""
+    try:
+        choices = _read(before + b"x" + after).choices
+        pieces = [piece for choice in choices for piece in choice.pieces()]
+    except Diverged:
+        return ""
+    return pieces[0][0] if len(pieces) == 1 and pieces[0][1] == "x" else ""
+
+
+def _unescaped(text: bytes) -> str:
+    """Read text as JSON writes it between quotes; raises Diverged where it is none."""
+    try:
+        read = msgspec.json.decode(b'"%b"' % text, type=str)
+    except UNREADABLE:
+        raise Diverged from None
+    if "\0" in read:
+        raise Diverged
+    return read
 
 
 class Rejoin:

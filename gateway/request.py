@@ -134,7 +134,7 @@ class Request(msgspec.Struct, eq=False):
     def passage(self, keep: int) -> Passage | None:
         """Return a way for events past this object, closed until `let_through`; None where they cannot go as they came.
 
-        It keeps up to so many bytes of them until they are taken.
+        It keeps up to so many bytes of their texts until they are taken.
         """
         if not self._chunked or Passage is None:
             return None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gateway.request import Request
     from gateway.sse import Reader
 
-KEPT: Final = 8192  # bytes of events that wait to be remembered, for going on with a stream that breaks off
+KEPT: Final = 2048  # bytes of text that wait to be remembered, for going on with a stream that breaks off
 
 
 class Shortcut:
@@ -29,16 +29,17 @@ class Shortcut:
     def settle(self) -> None:
         """Count and remember what has passed since the last time; before anything else is made of the stream."""
         if self.passage is not None and self.passage.events:
-            count, data = self.passage.take()
+            count, text = self.passage.take()
             self._reader.events += count
             if self._told is not None:
-                self._told.keep(data)
+                self._told.keep_text(text)
 
     def look(self) -> None:
         """Open it, or close it, for what comes after the event that went the long way."""
         if self._line is None:
             return
-        if (example := self._reader.example) is None:
+        example = self._reader.example
+        if example is None or not (self._told is None or self._told.knows(example)):
             self._line.close_passage()
         else:
             self._line.let_through(example)

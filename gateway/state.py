@@ -68,8 +68,8 @@ def _pool(live: Live, pool: Pool, now: float) -> dict[str, Any]:
     return {
         "name": pool.name,
         "model": pool.config.model,
-        "kind": pool.config.kind,
-        "revision": pool.config.revision,
+        "kind": pool.kind,
+        "revision": pool.revision,
         "enabled": pool.enabled,
         "available": view.available,
         "why_unavailable": view.why_unavailable,

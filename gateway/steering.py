@@ -107,7 +107,7 @@ class Steering(Loop):
             self._show_ages(pool, now)
         window_ends = now >= self._window_ends
         for pool in self._pools:
-            if pool.config.speculative:
+            if pool.speculative:
                 self._guard(pool, now, self._close_window if window_ends else self._look)
         if window_ends:
             self._window_ends = now + self._window_seconds
@@ -120,8 +120,8 @@ class Steering(Loop):
                 self._metrics.scraped(pool.name, index, age_seconds=age)
 
     def _guard(self, pool: Pool, now: float, step: Callable[[Pool, float], Verdict]) -> None:
-        if self._revisions.setdefault(pool.name, pool.config.revision) != pool.config.revision:
-            self._revisions[pool.name] = pool.config.revision
+        if self._revisions.setdefault(pool.name, pool.revision) != pool.revision:
+            self._revisions[pool.name] = pool.revision
             self.guards.forget(pool.name)
         before = pool.verdict
         pool.verdict = after = step(pool, now)

@@ -75,10 +75,9 @@ class Upstream:
         tries = Tries(sent, loop, began=loop.time())
         if without is not None:
             tries.rule_out(without)
-        known = [name for name in pools if name in self._pools]  # a reload may have removed some meanwhile
+        known = self._pools.known(pools)
         try:
-            for place, name in enumerate(known):
-                pool = self._pools[name]
+            for place, pool in enumerate(known):
                 if tries.needs_longer_than is not None and _length(pool) <= tries.needs_longer_than:
                     continue
                 stream = await self._try_pool(pool, known[place + 1 :], out, tries)
@@ -92,11 +91,9 @@ class Upstream:
             return tries.refused
         raise tries.give_up()
 
-    async def _try_pool(self, pool: Pool, others: Sequence[str], out: Outgoing, tries: Tries) -> Stream | None:
+    async def _try_pool(self, pool: Pool, others: Sequence[Pool], out: Outgoing, tries: Tries) -> Stream | None:
         """Try the pool's replicas; None means go on to the next of the others."""
-        budget = self._budgets.get(pool.name)
-        if budget is None:
-            budget = self._budgets[pool.name] = RetryBudget()
+        budget = self._budgets.get(pool.name) or self._budgets.setdefault(pool.name, RetryBudget())
         budget.request()
         verdict: Verdict | None = None
         while tries.count < MAX_ATTEMPTS:
@@ -119,13 +116,13 @@ class Upstream:
                 return None
         return None
 
-    def _patience(self, name: str, others: Sequence[str], out: Outgoing, verdict: Verdict) -> float:
+    def _patience(self, name: str, others: Sequence[Pool], out: Outgoing, verdict: Verdict) -> float:
         """Return how long the call may wait for this pool: as long as no other would have answered by then."""
         if not verdict.asked:
             return 0.0
         if others:
             here = out.seconds.get(name, 0.0)
-            gain = min(out.seconds.get(other, 0.0) for other in others) - here
+            gain = min(out.seconds.get(other.name, 0.0) for other in others) - here
             return min(max(gain, 0.0), self._limits.retry_after_seconds)
         return self._limits.retry_after_seconds
 
@@ -214,7 +211,7 @@ class Upstream:
         headers = out.headers
         if pool.authorization is not None:
             headers = [*headers, (b"authorization", pool.authorization)]
-        body = out.body_for(pool.config.served_model)
+        body = out.body_for(pool.served_model)
         sent_at, running = time.monotonic(), replica.running
         tries.sent(Attempt(pool=pool, replica=replica, running=running, sent_at=sent_at, attempts=tries.count))
         reply = await self._request(pool, replica, out, headers, body, tries)
@@ -279,9 +276,7 @@ class Upstream:
         if out.most_tokens is None:
             return self._limits.total_seconds
         now = tries.loop.time()
-        other = tries.another(pool, now) or any(
-            tries.another(self._pools[name], now) for name in tries.others if name in self._pools
-        )
+        other = tries.another((pool, *tries.others), now)
         return until_whole(pool, out.most_tokens, self._limits, now - tries.began, last=not other)
 
 

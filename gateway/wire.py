@@ -148,19 +148,27 @@ def _conversation(messages: list[dict[str, Any]] | None) -> str:
     said = ""
     for message in messages[:_BEGINNING] if messages else ():
         role, text = message["role"], message.get("content")
-        if text.__class__ is list:
-            text = text[0].get("text") if text and text[0].__class__ is dict else ""
         if text.__class__ is not str:
-            text = ""
-        ends = text if len(text) <= _HASHED else text[: _HASHED // 2] + text[-_HASHED // 2 :]
-        said = f"{said}{role}\0{len(text)}\0{ends}\0"
+            text = _first_text(text)
+        size = len(text)
+        if size > _HASHED:
+            text = text[:_HALF] + text[-_HALF:]
+        said = f"{said}{role}\0{size}\0{text}\0"
         if role == "user":
             return hashlib.blake2b(said.encode(errors="replace"), digest_size=8).hexdigest()
     return ""
 
 
+def _first_text(parts: Any) -> str:
+    """Return the text that content in parts begins with; "" where it begins with anything else."""
+    first = parts[0] if parts.__class__ is list and parts else None
+    text = first.get("text") if first.__class__ is dict else None
+    return text if text.__class__ is str else ""
+
+
 _BEGINNING = 4  # messages among which the first user message is looked for
 _HASHED = 512  # characters of a message, at both ends of it, that with its length tell conversations apart
+_HALF = _HASHED // 2
 
 
 def _read(body: bytes) -> _Request:

@@ -113,7 +113,7 @@ def test_of_a_long_answer_the_text_alone_is_kept() -> None:
     """Beyond a few events memory grows with the text, not with what stands around it."""
     pieces = [f"{number} " for number in range(4000)]
     found = told(ROLE, *map(delta, pieces))
-    held = sum(map(len, found._parts)) + sum(map(len, found._texts))
+    held = sum(len(part) for _, part in found._parts) + sum(map(len, found._texts))
 
     assert held < RAW_BYTES + 2 * len("".join(pieces))
     assert found.answer() == ("chatcmpl-1", "\0content\0" + "".join(pieces))
@@ -148,6 +148,78 @@ def test_the_text_is_kept_however_it_is_written(pieces: list[str], spaced: bool)
             flat += (f"\0{kind}\0" if kind != kind_before else "") + piece
             kind_before = kind
     assert at_once.answer() == one_by_one.answer() == ("chatcmpl-1", flat)
+
+
+def around(text: bytes, **fields: Any) -> tuple[bytes, bytes]:
+    """Return what stands before and after the text of an event."""
+    before, _, after = delta("TEXT", **fields).partition(b"TEXT")
+    return before + text, after
+
+
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.text(st.characters(exclude_characters='"', exclude_categories=["Cs"]), max_size=6))
+    )
+)
+def test_texts_are_kept_in_their_places(pieces: list[tuple[bool, str]]) -> None:
+    """Texts that came without their events tell the same, among events, as the events that they are of."""
+    found, whole = told(ROLE), told(ROLE)
+    assert found.knows(around(b""))
+    for alone, text in pieces:
+        whole.keep(delta(text))
+        if alone:
+            found.keep_text(json.dumps(text)[1:-1].encode())
+        else:
+            found.keep(delta(text))
+
+    assert outcome(found) == outcome(whole)
+
+
+def outcome(found: Told) -> tuple[str, str] | None:
+    """Return what was told, or None where that is not known."""
+    try:
+        return found.answer()
+    except Diverged:
+        return None
+
+
+def test_texts_of_another_kind_are_kept_as_such() -> None:
+    """Where the example changes, what follows is text of the new one's kind."""
+    found = told(ROLE)
+    before, _, after = thought("TEXT").partition(b"TEXT")
+    assert found.knows((before, after))
+    found.keep_text(b"Let me")
+    assert found.knows(around(b""))
+    found.keep_text(b" see\\n")
+
+    assert found.answer() == ("chatcmpl-1", "\0reasoning_content\0Let me\0content\0 see\n")
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        (b"data: nonsense", b"\n\n"),
+        around(b"", finish="stop", logprobs=None)[::-1],
+        around(b"more"),
+        tuple(event(id="a", choices=[{"delta": {"content": "T", "reasoning": "y"}}]).split(b"T")),
+        tuple(event(id="a", choices=[{"delta": {"content": "T"}, "token_ids": [1]}]).split(b"T")),
+        tuple(event(id="a", choices=[{"delta": {"audio": "T"}}]).split(b"T")),
+    ],
+    ids=["no event", "the wrong way round", "text in it", "two texts", "token ids", "no text that is known"],
+)
+def test_of_events_that_say_more_the_text_alone_is_not_enough(example: tuple[bytes, bytes]) -> None:
+    """An example that holds anything but one text, as it is written, is none that texts may be kept by."""
+    assert not Told().knows(example)
+
+
+@pytest.mark.parametrize("text", [b"a\\", b"\\x", b"\xff", b"\\u0000", b"\\ud800"])
+def test_texts_that_are_none_are_not_gone_on_with(text: bytes) -> None:
+    """What JSON does not read as text cannot be compared."""
+    found = told(ROLE)
+    assert found.knows(around(b""))
+    found.keep_text(text)
+
+    assert outcome(found) is None
 
 
 @pytest.mark.parametrize("broke_at", range(1, 9))

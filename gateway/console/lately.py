@@ -40,12 +40,14 @@ class Step:
         """Add one call."""
         self.calls += 1
         self.failed += call.outcome in FAILED
-        self.cost_usd += call.cost_usd
+        cost, elsewhere = call.cost_usd, self.elsewhere
+        self.cost_usd += cost
         for policy in POLICIES:
-            self.elsewhere[policy] += call.counterfactual.get(policy, call.cost_usd)
-        if call.pool:
-            self.tokens[call.pool] = self.tokens.get(call.pool, 0) + call.completion_tokens
-            self.free += call.completion_tokens > 0 and call.cost_usd == 0.0
+            elsewhere[policy] += call.counterfactual.get(policy, cost)
+        if pool := call.pool:
+            tokens = call.completion_tokens
+            self.tokens[pool] = self.tokens.get(pool, 0) + tokens
+            self.free += tokens > 0 and cost == 0.0
         if call.break_even:
             self.break_even, self.threshold = call.break_even, call.threshold
         if call.speculative and call.acceptance is not None and call.expected is not None and not call.biased:

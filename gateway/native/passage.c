@@ -11,7 +11,7 @@ typedef struct {
     PyObject_HEAD
     PyObject *write; /* of the client's transport */
     PyObject *head, *tail;
-    char *kept; /* the events' bytes, until they are taken: `size` of them, room for `most`; NULL where nobody wants them */
+    char *kept; /* the events' texts, until they are taken: `size` bytes, room for `most`; NULL where nobody wants them */
     Py_ssize_t most, size, events;
     char open;
 } Passage;
@@ -36,23 +36,25 @@ static const char *size_line(const char *p, const char *end, Py_ssize_t *size) {
     return p + 2;
 }
 
+static Py_ssize_t around(const Passage *self) { return PyBytes_GET_SIZE(self->head) + PyBytes_GET_SIZE(self->tail); }
+
 /* Whether these bytes are one event like the one learned: its head, a text without quote or line break, its tail. */
 static int is_ordinary(const Passage *self, const char *event, Py_ssize_t size) {
-    Py_ssize_t head = PyBytes_GET_SIZE(self->head), tail = PyBytes_GET_SIZE(self->tail), text = size - head - tail;
+    Py_ssize_t head = PyBytes_GET_SIZE(self->head), tail = PyBytes_GET_SIZE(self->tail), text = size - around(self);
     return text >= 0 && memcmp(event, PyBytes_AS_STRING(self->head), (size_t)head) == 0 &&
            memcmp(event + size - tail, PyBytes_AS_STRING(self->tail), (size_t)tail) == 0 &&
            !memchr(event + head, '"', (size_t)text) && !memchr(event + head, '\n', (size_t)text) &&
            !memchr(event + head, '\r', (size_t)text);
 }
 
-/* Count the ordinary chunks that the bytes consist of; -1 where anything else is among them. `bytes` becomes their events'. */
+/* Count the ordinary chunks that the bytes consist of; -1 where anything else is among them. `bytes` becomes their texts'. */
 static Py_ssize_t chunks(const Passage *self, const char *p, const char *end, Py_ssize_t *bytes) {
     Py_ssize_t count = 0, size;
     *bytes = 0;
     while (p < end) {
         const char *event = size_line(p, end, &size);
         if (!event || size > end - event - 2 || event[size] != '\r' || event[size + 1] != '\n' || !is_ordinary(self, event, size)) return -1;
-        count++, *bytes += size;
+        count++, *bytes += size - around(self);
         p = event + size + 2;
     }
     return count;
@@ -62,8 +64,8 @@ static void keep(Passage *self, const char *p, const char *end) {
     Py_ssize_t size = 0;
     while (p < end) {
         const char *event = size_line(p, end, &size);
-        memcpy(self->kept + self->size, event, (size_t)size);
-        self->size += size;
+        memcpy(self->kept + self->size, event + PyBytes_GET_SIZE(self->head), (size_t)(size - around(self)));
+        self->size += size - around(self);
         p = event + size + 2;
     }
 }

@@ -46,8 +46,11 @@ class Reference:
 
     def objective(self, queue: float, slot: float, price: float, crowd: float) -> float:
         """Mix time and money: seconds in queue and slot, dollars per slot-second, and the share by which others are held up."""
-        burden = slot * (1.0 + crowd)
-        return (queue + burden) * self.per_second + burden * price * self.per_dollar
+        return queue * self.per_second + slot * self.pace(price, crowd)
+
+    def pace(self, price: float, crowd: float) -> float:
+        """Return what one second in a slot adds, by dollars per slot-second and the share by which others are held up."""
+        return (1.0 + crowd) * (self.per_second + self.per_dollar * price)
 
 
 def step_with_one_more(pool: PoolView) -> float:
@@ -88,10 +91,6 @@ def break_even(
     pool: PoolView, reference: Reference, *, output_tokens: float, bar: float, queue: float, reload: float = 0.0
 ) -> float:
     """Return the acceptance length m* at which `pool` reaches the objective `bar` of another; NEVER when none does."""
-    per_second = reference.per_second + reference.per_dollar * pool.price_per_slot_second
-    step = pool.step_seconds
-    if pool.step_growth > 0.0:
-        per_second *= 1.0 + crowding(pool)
-        step = step_with_one_more(pool)
-    left = bar - reference.per_second * queue - (pool.ttft_seconds + reload) * per_second
-    return min(NEVER, output_tokens * step * per_second / left) if left > 0.0 else NEVER
+    pace = reference.pace(pool.price_per_slot_second, crowding(pool))
+    left = bar - reference.per_second * queue - (pool.ttft_seconds + reload) * pace
+    return min(NEVER, output_tokens * step_with_one_more(pool) * pace / left) if left > 0.0 else NEVER

@@ -179,8 +179,12 @@ def _best(up: Sequence[Bid]) -> Bid:
     """Return the bid with the best objective, where a speculative one must reach its steadied break-even."""
     if len(up) == 1:
         return up[0]
-    baseline = [bid for bid in up if not bid.pool.speculative]
-    winning = [bid for bid in up if bid.pool.speculative and bid.wins]
+    baseline, winning = [], []
+    for bid in up:
+        if not bid.pool.speculative:
+            baseline.append(bid)
+        elif bid.length >= bid.needed:
+            winning.append(bid)
     return min(winning or baseline or up, key=_objective)
 
 
@@ -238,14 +242,17 @@ def _threshold(seen: Bid | None, ask: Ask, curves: Curves, now: float) -> float:
 
 
 def _options(ask: Ask, pools: Sequence[PoolView], found: Sequence[Bid]) -> tuple[Option, ...]:
-    by_name = {bid.pool.name: bid for bid in found}
+    """Return what each pool would mean; the bids are those of the fitting ones, in the same order."""
     options = []
+    bids_left = iter(found)
+    bid = next(bids_left)
     for pool in pools:
-        bid = by_name.get(pool.name)
-        if bid is not None and bid.up:
-            options.append(Option(pool.name, bid.seconds, bid.cost, bid.length))
-        elif bid is not None:
-            options.append(Option(pool.name, 0.0, 0.0, bid.length, pool.why_unavailable or "no live replica"))
-        else:
+        if bid.pool is not pool:
             options.append(Option(pool.name, 0.0, 0.0, 1.0, unfit(pool, ask.needs)))
+            continue
+        if bid.up:
+            options.append(Option(pool.name, bid.seconds, bid.cost, bid.length))
+        else:
+            options.append(Option(pool.name, 0.0, 0.0, bid.length, pool.why_unavailable or "no live replica"))
+        bid = next(bids_left, bid)
     return tuple(options)

@@ -49,11 +49,6 @@ class Bid(msgspec.Struct, eq=False):
     def __repr__(self) -> str:
         return f"<Bid {self.pool.name} m={self.length:.2f} needed={self.needed:.2f} objective={self.full:.3f}>"
 
-    @property
-    def wins(self) -> bool:
-        """Whether a speculative pool reaches its break-even."""
-        return self.length >= self.needed
-
 
 def bids(
     ask: Ask, pools: Sequence[PoolView], curves: Curves, *, tokens: float, now: float, published: Thresholds | None
@@ -100,15 +95,15 @@ def _judge(
     """Give every bid its cost and objectives, and the speculative ones their break-even."""
     bar = NEVER
     for bid in found:
-        price, bare, crowd = bid.pool.price_per_slot_second, bid.bare, bid.crowd
+        price, bare, queue = bid.pool.price_per_slot_second, bid.bare, bid.queue
         slot = bare + bid.reload
-        bid.seconds = bid.queue + slot
+        bid.seconds = queue + slot
         bid.cost = slot * price
-        bid.full = bid.idle = reference.objective(0.0, bare, price, crowd)
-        if bid.seconds != bare:  # most calls neither queue nor lose a prefix
-            bid.full = reference.objective(bid.queue, slot, price, crowd)
-        if bid.up and not bid.pool.speculative and bid.full < bar:
-            bar = bid.full
+        pace = reference.pace(price, bid.crowd)
+        bid.idle = bare * pace
+        bid.full = full = queue * reference.per_second + slot * pace
+        if full < bar and bid.up and not bid.pool.speculative:
+            bar = full
     if bar == NEVER:  # no baseline pool to compare with
         return
     for bid in found:

@@ -188,10 +188,11 @@ class Session:
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(min(level, len(requests))):
                     tasks.create_task(worker())
-        except* ResultsError as errors:
-            raise errors.exceptions[0] from None
-        except* Stopped as stops:
-            raise stops.exceptions[0] from None
+        except ExceptionGroup as several:  # early releases of Python 3.11 put what `except*` raises into another group
+            for kind in (ResultsError, Stopped):
+                if (found := several.subgroup(kind)) is not None:
+                    raise found.exceptions[0] from None
+            raise
 
     async def _one(self, request: Request, endpoint: Endpoint, level: int, repeat: int) -> None:
         labelled = _labelled(endpoint, level)
