@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import httpx
-
 from gateway.console import DECISIONS, Colleagues, Lately, Sight, Told, Used, decision
-from gateway.control import EngineTransport
+from gateway.control import Control
 from gateway.health import HealthChecks
 from gateway.learning import SharedCurves
 from gateway.ledger import Ledger, Receipts, Settlement, journal_directory, open_ledger
@@ -57,20 +55,21 @@ class Beside:
         self._quotas = quotas
         self._share = share
         self._told: set[tuple[str, str]] = set()  # budgets past their soft share, by tenant and label
-        self._client = httpx.AsyncClient(transport=EngineTransport(live.pools))
+        self._control = Control(live.pools)
         self._gauges = Loop(self._keep_gauges)
         self.receipts = receipts = Receipts(shared=live.config.store.kind != "memory")  # that is this process's own
         self.lately = Lately()
         self._colleagues = Colleagues(share.folder, share.name) if share is not None else None
-        self.health = HealthChecks(live.pools, self._client, interval_seconds=lambda: live.config.limits.health_seconds)
-        self.scrape = Scrape(live.pools, self._client, clock=live.clock)
+        self.health = HealthChecks(
+            live.pools, self._control, interval_seconds=lambda: live.config.limits.health_seconds
+        )
+        self.scrape = Scrape(live.pools, self._control, clock=live.clock)
         self.steering = Steering(
             config=lambda: live.config,
             pools=live.pools,
             curves=live.curves,
             thresholds=live.thresholds,
             scrape=self.scrape,
-            metrics=metrics,
             clock=live.clock,
         )
         ledger, self.settlement = self._open_books(store, receipts)
@@ -138,7 +137,7 @@ class Beside:
             await self._traces.stop()
         if self._keeper is not None:
             await self._keeper.stop()
-        await self._client.aclose()
+        self._control.close()
         await self._quotas.stop()
         await self.settlement.stop()
 
@@ -167,8 +166,9 @@ class Beside:
 
     def set_gauges(self) -> None:
         """Set the figures of pools, limits and books as they are now, and take the prices of today."""
+        self._keep_account()
+        self.steering.show(self._metrics)
         now = self._live.clock()
-        self._live.pools.price(self._live.config, datetime.now(UTC).date())
         for pool in self._live.pools:
             counts = dict.fromkeys(REPLICA_STATES, 0)
             for replica in pool.replicas:
@@ -187,7 +187,6 @@ class Beside:
                 self._metrics.curve(pool.name, [point.mean for point in points])
         for usage in self._live.tenants.used():
             self._metrics.limit(usage.tenant, usage.label, used=usage.used, amount=usage.limit)
-            self._tell(usage)
         books = self.settlement.state()
         self._metrics.books(pending=books.pending, journal_bytes=books.journal_bytes, last_success=books.last_success)
         self._metrics.degraded("limits", self._quotas.trouble)
@@ -221,9 +220,20 @@ class Beside:
                 usage.label,
             )
 
+    def _keep_account(self) -> None:
+        """Take the prices of today, count what the pools have cost since the last time, and tell of budgets."""
+        self._live.pools.price(self._live.config, datetime.now(UTC).date())
+        for pool in self._live.pools:
+            self._metrics.spent(pool.name, replicas=len(pool.replicas), usd_per_hour=pool.usd_per_hour)
+        for usage in self._live.tenants.used():
+            self._tell(usage)
+
     async def _keep_gauges(self) -> float:
-        self.set_gauges()
-        if self._share is not None:
+        """Keep the account; gauges are set when they are read, which is every second where others read them from a file."""
+        if self._share is None:
+            self._keep_account()
+        else:
+            self.set_gauges()
             self._share.leave(self._metrics.render()[0])
         if self._colleagues is not None:
             self._colleagues.tell(self._told_by_this())

@@ -12,10 +12,10 @@ import logging
 import random
 from collections.abc import Callable
 
-import httpx
-
+from gateway.control import Control
 from gateway.loop import Loop
 from gateway.pools import Pool, Pools, Replica
+from gateway.reply import Broken
 
 INTERVAL_SECONDS = 3.0
 TIMEOUT_SECONDS = 2.0
@@ -29,7 +29,7 @@ class HealthChecks(Loop):
     def __init__(
         self,
         pools: Pools,
-        client: httpx.AsyncClient,
+        control: Control,
         *,
         interval_seconds: Callable[[], float] = lambda: INTERVAL_SECONDS,
         chance: Callable[[], float] = random.random,
@@ -38,7 +38,7 @@ class HealthChecks(Loop):
         super().__init__(self._again)
         self._timeout = timeout_seconds
         self._pools = pools
-        self._client = client
+        self._control = control
         self._interval = interval_seconds
         self._chance = chance
         self._failures: dict[str, int] = {}
@@ -55,14 +55,14 @@ class HealthChecks(Loop):
     async def _check(self, pool: Pool, replica: Replica) -> None:
         began = asyncio.get_running_loop().time()
         try:
-            answer = await self._client.get(replica.url + pool.config.health_path, timeout=self._timeout)
-            failure = "" if answer.status_code < 400 else f"status {answer.status_code}"
-        except httpx.TimeoutException as error:
+            status, _ = await self._control.get(pool, replica, pool.config.health_path, self._timeout)
+            failure = "" if status < 400 else f"status {status}"
+        except TimeoutError:
             if replica.client.heard_at > began:
                 return
-            failure = type(error).__name__
-        except httpx.HTTPError as error:
-            failure = type(error).__name__
+            failure = f"no answer in {self._timeout:g} s"
+        except Broken as error:
+            failure = str(error)
         if not failure:
             self._failures.pop(replica.url, None)
             if not replica.healthy:

@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import httpx
-
 from gateway import figures
+from gateway.control import Control
 from gateway.figures import Figures, Interval
 from gateway.loop import Loop
 from gateway.pools import Pool, Pools, Replica
+from gateway.reply import Broken
 
 INTERVAL_SECONDS = 8.0
 TIMEOUT_SECONDS = 3.0
@@ -55,7 +55,7 @@ class Scrape(Loop):
     def __init__(
         self,
         pools: Pools,
-        client: httpx.AsyncClient,
+        control: Control,
         *,
         interval_seconds: float = INTERVAL_SECONDS,
         clock: Callable[[], float],
@@ -63,7 +63,7 @@ class Scrape(Loop):
     ) -> None:
         super().__init__(self._again)
         self._pools = pools
-        self._client = client
+        self._control = control
         self._interval = interval_seconds
         self._clock = clock
         self._chance = chance
@@ -84,26 +84,29 @@ class Scrape(Loop):
     async def scrape_due(self) -> None:
         """Read every replica whose time has come, side by side."""
         now = self._clock()
-        due = [replica for pool in self._pools for replica in pool.replicas if self.of(replica).due_at <= now]
-        await asyncio.gather(*(self._read(replica) for replica in due))
+        due = [(pool, replica) for pool, replica in self._all() if self.of(replica).due_at <= now]
+        await asyncio.gather(*(self._read(pool, replica) for pool, replica in due))
 
     async def freshen(self, seconds: float) -> None:
         """Read every replica whose figures are older than this, but for those that fail: they are left to their turn."""
         now = self._clock()
-        well = [replica for pool in self._pools for replica in pool.replicas if not self.of(replica).failures]
-        await asyncio.gather(*(self._read(each) for each in well if (self.of(each).age(now) or math.inf) > seconds))
+        well = [(pool, replica) for pool, replica in self._all() if not self.of(replica).failures]
+        old = [(pool, replica) for pool, replica in well if (self.of(replica).age(now) or math.inf) > seconds]
+        await asyncio.gather(*(self._read(pool, replica) for pool, replica in old))
+
+    def _all(self) -> list[tuple[Pool, Replica]]:
+        return [(pool, replica) for pool in self._pools for replica in pool.replicas]
 
     async def _again(self) -> float:
         await self.scrape_due()
         return min(1.0, self._interval / 4)
 
-    async def _read(self, replica: Replica) -> None:
+    async def _read(self, pool: Pool, replica: Replica) -> None:
         readings = self.of(replica)
         try:
-            answer = await self._client.get(replica.url + "/metrics", timeout=TIMEOUT_SECONDS)
-            answer.raise_for_status()
-            found = figures.read(answer.text[:LARGEST_PAGE], self._clock())
-        except (httpx.HTTPError, ValueError):
+            page = _page(*await self._control.get(pool, replica, "/metrics", TIMEOUT_SECONDS))
+            found = figures.read(page, self._clock())
+        except (TimeoutError, Broken, ValueError):
             readings.failures += 1
             replica.others = 0  # what is not known is not counted
         else:
@@ -123,3 +126,10 @@ class Scrape(Loop):
             else:
                 readings.intervals.append(interval)
         readings.last = found
+
+
+def _page(status: int, body: bytes) -> str:
+    """Return the text of an answer; raises ValueError where that is none of a page's."""
+    if not 200 <= status < 300:
+        raise ValueError(f"status {status}")
+    return body[:LARGEST_PAGE].decode(errors="replace")

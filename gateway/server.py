@@ -28,12 +28,31 @@ class DrainingServer(uvicorn.Server):
         drain_seconds: float,
         notice_seconds: float = 0.5,
     ) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = asyncio.Event()
         super().__init__(config)
         self._running = running
         self._draining = draining
         self._drain_seconds = drain_seconds
         self._notice_seconds = notice_seconds
         self._drain: asyncio.Task[None] | None = None
+
+    @property
+    def should_exit(self) -> bool:
+        """Whether the server is to stop; set by signals and by whoever runs it, from any thread."""
+        return self._should_exit
+
+    @should_exit.setter
+    def should_exit(self, told: bool) -> None:
+        self._should_exit = told
+        if told and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
+
+    async def main_loop(self) -> None:
+        """Serve until told to stop; uvicorn would wake up ten times a second to look."""
+        self._loop = asyncio.get_running_loop()
+        if not self.should_exit:
+            await self._stopping.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the application, then listen on its sockets."""

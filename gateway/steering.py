@@ -65,7 +65,6 @@ class Steering(Loop):
         curves: Curves,
         thresholds: Thresholds,
         scrape: Scrape,
-        metrics: Metrics,
         clock: Callable[[], float],
         window_seconds: float = WINDOW_SECONDS,
     ) -> None:
@@ -75,7 +74,6 @@ class Steering(Loop):
         self._curves = curves
         self._thresholds = thresholds
         self._scrape = scrape
-        self._metrics = metrics
         self._clock = clock
         self._window_seconds = window_seconds
         self._window_ends = 0.0
@@ -98,13 +96,8 @@ class Steering(Loop):
         """Follow thresholds, and close the window if its time is over; `now` is monotonic, `wall` Unix seconds."""
         for model in self._config().models:
             self._thresholds.refresh(self._pools.view(model.name, now), self._curves, now=wall)
-            for pool in self._pools.of_model(model.name):
-                found = self._thresholds.published.get(pool.name)
-                if found is not None:
-                    self._metrics.balance(model.name, pool.name, threshold=found.threshold, break_even=found.break_even)
         for pool in self._pools:
             pool.let_in()  # the look above may have found that a replica has come back
-            self._show_ages(pool, now)
         window_ends = now >= self._window_ends
         for pool in self._pools:
             if pool.speculative:
@@ -113,11 +106,19 @@ class Steering(Loop):
             self._window_ends = now + self._window_seconds
             self._sums.clear()
 
-    def _show_ages(self, pool: Pool, now: float) -> None:
-        for index, replica in enumerate(pool.replicas):
-            age = self._scrape.of(replica).age(now)
-            if age is not None:
-                self._metrics.scraped(pool.name, index, age_seconds=age)
+    def show(self, metrics: Metrics) -> None:
+        """Set the gauges of thresholds, guards and of how old the engines' figures are."""
+        now = self._clock()
+        for pool in self._pools:
+            found = self._thresholds.published.get(pool.name)
+            if found is not None:
+                metrics.balance(pool.config.model, pool.name, threshold=found.threshold, break_even=found.break_even)
+            for guard in GUARDS if pool.name in self._revisions else ():
+                metrics.guard(guard, pool.name, "active" if guard == pool.verdict.guard else "clear")
+            for index, replica in enumerate(pool.replicas):
+                age = self._scrape.of(replica).age(now)
+                if age is not None:
+                    metrics.scraped(pool.name, index, age_seconds=age)
 
     def _guard(self, pool: Pool, now: float, step: Callable[[Pool, float], Verdict]) -> None:
         if self._revisions.setdefault(pool.name, pool.revision) != pool.revision:
@@ -127,8 +128,6 @@ class Steering(Loop):
         pool.verdict = after = step(pool, now)
         if after.guard != before.guard:
             _log.warning("pool %s: guard %s: %s", pool.name, after.guard or "none", after.reason or "released")
-        for guard in GUARDS:
-            self._metrics.guard(guard, pool.name, "active" if guard == after.guard else "clear")
 
     def _close_window(self, pool: Pool, now: float) -> Verdict:
         return self.guards.window(pool.name, self._facts(pool, now))

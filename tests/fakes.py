@@ -47,11 +47,13 @@ class Seen:
 class ScriptedEngine:
     """An engine that plays one script per request, the last one again and again.
 
-    Health checks and scrapes are answered by `health` and are neither recorded nor count as requests.
+    Health checks and scrapes are answered by `health`, the latter by `page` where there is one, and are neither recorded nor
+    count as requests.
     """
 
     scripts: list[Script]
     health: int = 200
+    page: bytes = b""
     seen: list[Seen] = field(default_factory=list)
     connections: int = 0
     port: int = 0
@@ -76,7 +78,8 @@ class ScriptedEngine:
         try:
             while (seen := await _read_request(reader, number)) is not None:
                 if seen.target in {"/health", "/metrics"}:
-                    writer.write(b"HTTP/1.1 %d X\r\ncontent-length: 0\r\n\r\n" % self.health)
+                    scraped = self.page if seen.target == "/metrics" else b""
+                    writer.write(scraped or b"HTTP/1.1 %d X\r\ncontent-length: 0\r\n\r\n" % self.health)
                     continue
                 self.seen.append(seen)
                 script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
@@ -135,9 +138,9 @@ async def _play(script: Script, seen: Seen, reader: asyncio.StreamReader, writer
 
 
 @asynccontextmanager
-async def scripted(*scripts: Script, health: int = 200) -> AsyncIterator[ScriptedEngine]:
+async def scripted(*scripts: Script, health: int = 200, page: bytes = b"") -> AsyncIterator[ScriptedEngine]:
     """Serve a scripted engine until the block ends."""
-    engine = ScriptedEngine([list(script) for script in scripts], health)
+    engine = ScriptedEngine([list(script) for script in scripts], health, page)
     server = await asyncio.start_server(engine.serve, "127.0.0.1", 0)
     engine.port = server.sockets[0].getsockname()[1]
     try:

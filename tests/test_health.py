@@ -12,6 +12,7 @@ import pytest
 from fakes import ANSWER, CHAT, CLOSE, RESET, SILENCE, Script, ScriptedEngine, post, reply, scripted, visitor
 from harness import config_for, serving, until
 
+from gateway.control import Control
 from gateway.health import FAILURES_TO_LEAVE, HealthChecks
 from gateway.pools import Pools, Replica
 
@@ -22,9 +23,11 @@ OK: Script = [reply(b"", 200)]
 @asynccontextmanager
 async def checking(*scripts: Script, **options: Any) -> AsyncIterator[tuple[HealthChecks, Replica, ScriptedEngine]]:
     """Check one replica, whose engine plays these scripts."""
-    async with scripted(*scripts) as engine, httpx.AsyncClient() as client:
+    async with scripted(*scripts) as engine:
         pools = Pools(config_for({"base": [engine.url]}, pools={"base": {"health_path": PATH}}), {})
-        yield HealthChecks(pools, client, **options), pools["base"].replicas[0], engine
+        control = Control(pools)
+        yield HealthChecks(pools, control, **options), pools["base"].replicas[0], engine
+        control.close()
 
 
 async def test_a_healthy_replica_is_asked_at_its_path() -> None:
@@ -75,12 +78,12 @@ async def test_a_dead_engine_is_out() -> None:
 
 async def test_one_silent_replica_does_not_delay_the_others() -> None:
     """Checks run side by side: the healthy replica's is done while the silent one's still waits."""
-    async with scripted([SILENCE]) as silent, scripted(OK) as well, httpx.AsyncClient() as client:
+    async with scripted([SILENCE]) as silent, scripted(OK) as well:
         config = config_for({"base": [silent.url, well.url]}, pools={"base": {"health_path": PATH}})
         pools = Pools(config, {})
         second = pools["base"].replicas[1]
         second.healthy = False
-        checks = asyncio.create_task(HealthChecks(pools, client).check_all())
+        checks = asyncio.create_task(HealthChecks(pools, Control(pools)).check_all())
         await until(lambda: second.healthy)
 
         assert not checks.done()
@@ -102,10 +105,10 @@ async def test_checks_go_on_until_they_are_stopped() -> None:
 
 async def test_replicas_of_a_reload_are_checked() -> None:
     """A replica that a reload brings needs no restart to be looked at."""
-    async with scripted(OK) as old, scripted([reply(b"", 500)]) as new, httpx.AsyncClient() as client:
+    async with scripted(OK) as old, scripted([reply(b"", 500)]) as new:
         settings = {"base": {"health_path": PATH}}
         pools = Pools(config_for({"base": [old.url]}, pools=settings), {})
-        health = HealthChecks(pools, client)
+        health = HealthChecks(pools, Control(pools))
         await health.check_all()
         pools.apply(config_for({"base": [old.url, new.url]}, pools=settings), {})
         for _ in range(FAILURES_TO_LEAVE):

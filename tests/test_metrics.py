@@ -363,13 +363,13 @@ def test_the_state_is_what_was_last_set() -> None:
 
 
 def test_a_pool_costs_money_busy_or_idle() -> None:
-    """All replicas of a pool are paid for by the hour from when the process first sees them, whatever their state."""
+    """All replicas of a pool are paid for by the hour from when the process first sees them, at the price of each time."""
     bench = Bench()
-    for now in (100.0, 1900.0, 3700.0):
+    for now, price in ((100.0, 9.0), (1900.0, 9.0), (3700.0, 18.0), (7300.0, 18.0)):
         bench.now = now
-        bench.metrics.pool("fast", step_seconds=0.1, replicas={"live": 2, "unhealthy": 1})
+        bench.metrics.spent("fast", replicas=3, usd_per_hour=price)
 
-    assert bench.read("pool_capacity_usd_total", pool="fast") == pytest.approx(3 * 9.0)
+    assert bench.read("pool_capacity_usd_total", pool="fast") == pytest.approx(3 * (9.0 + 18.0))
     assert bench.read("pool_capacity_usd_total", pool="plain") == 0.0
 
 

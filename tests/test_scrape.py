@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import httpx
+import pytest
 from engines import ask, engine
+from fakes import reply, scripted
 from harness import config_for
 
+from gateway.control import Control
 from gateway.pools import Pools
 from gateway.scrape import INTERVAL_SECONDS, LONGEST_INTERVAL_SECONDS, STALE_SECONDS, Scrape
 
@@ -28,17 +28,17 @@ def never() -> float:
     return 0.5
 
 
-def scrape_of(url: str, client: httpx.AsyncClient, clock: Clock) -> tuple[Scrape, Pools]:
+def scrape_of(url: str, clock: Clock) -> tuple[Scrape, Pools]:
     """A scrape of one replica, not started."""
     pools = Pools(config_for({"base": [url]}), {})
-    return Scrape(pools, client, clock=clock, chance=never), pools
+    return Scrape(pools, Control(pools), clock=clock, chance=never), pools
 
 
 async def test_a_reading_has_an_age_and_is_not_repeated_before_its_time() -> None:
     """A replica is read once per interval, its figures age, and stale gauges are not told."""
-    async with engine() as (running, client), httpx.AsyncClient() as control:
+    async with engine() as (running, client):
         clock = Clock()
-        scrape, pools = scrape_of(running.url, control, clock)
+        scrape, pools = scrape_of(running.url, clock)
         readings = scrape.of(pools["base"].replicas[0])
         await scrape.scrape_due()
         first = readings.last
@@ -57,9 +57,9 @@ async def test_a_reading_has_an_age_and_is_not_repeated_before_its_time() -> Non
 
 async def test_figures_are_read_anew_for_whoever_cannot_wait() -> None:
     """What is older than wanted is read between turns; what is fresh enough, and what fails, is left alone."""
-    async with engine() as (running, client), httpx.AsyncClient() as control:
+    async with engine() as (running, client):
         clock = Clock()
-        scrape, pools = scrape_of(running.url, control, clock)
+        scrape, pools = scrape_of(running.url, clock)
         readings = scrape.of(pools["base"].replicas[0])
         await scrape.scrape_due()
         await ask(client, "Count from 1 to 20.", max_tokens=30)
@@ -77,17 +77,16 @@ async def test_figures_are_read_anew_for_whoever_cannot_wait() -> None:
 
 async def test_a_replica_that_fails_is_asked_less_and_less() -> None:
     """Failures double the wait up to a minute, and what others run there is forgotten."""
-    async with httpx.AsyncClient() as control:
-        clock = Clock()
-        scrape, pools = scrape_of("http://127.0.0.1:9", control, clock)
-        replica = pools["base"].replicas[0]
-        replica.others = 3
-        waits = []
-        for _ in range(5):
-            await scrape.scrape_due()
-            readings = scrape.of(replica)
-            waits.append(readings.due_at - clock.now)
-            clock.now = readings.due_at
+    clock = Clock()
+    scrape, pools = scrape_of("http://127.0.0.1:9", clock)
+    replica = pools["base"].replicas[0]
+    replica.others = 3
+    waits = []
+    for _ in range(5):
+        await scrape.scrape_due()
+        readings = scrape.of(replica)
+        waits.append(readings.due_at - clock.now)
+        clock.now = readings.due_at
 
     assert waits == [16.0, 32.0, LONGEST_INTERVAL_SECONDS, LONGEST_INTERVAL_SECONDS, LONGEST_INTERVAL_SECONDS]
     assert replica.others == 0
@@ -96,9 +95,9 @@ async def test_a_replica_that_fails_is_asked_less_and_less() -> None:
 
 async def test_a_restarted_engine_begins_anew() -> None:
     """After a restart the former intervals are dropped, and the next difference starts from the new counters."""
-    async with engine() as (running, client), httpx.AsyncClient() as control:
+    async with engine() as (running, client):
         clock = Clock()
-        scrape, pools = scrape_of(running.url, control, clock)
+        scrape, pools = scrape_of(running.url, clock)
         replica = pools["base"].replicas[0]
         for _ in range(2):
             await ask(client, "Count from 1 to 20.", max_tokens=30)
@@ -115,15 +114,13 @@ async def test_a_restarted_engine_begins_anew() -> None:
     assert not scrape.of(replica).intervals
 
 
-async def test_scraping_survives_an_engine_that_answers_nonsense() -> None:
+@pytest.mark.parametrize(
+    "page", [reply(b'vllm:x{a="', 200), reply(b"vllm:num_requests_running 1\n", 500), b"garbage\r\n\r\n"]
+)
+async def test_scraping_survives_an_engine_that_answers_nonsense(page: bytes) -> None:
     """A page that is no metrics page is a failure like any other, not the end of scraping."""
-
-    def nonsense(_: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, text='vllm:x{a="')
-
-    transport: Any = httpx.MockTransport(nonsense)
-    async with httpx.AsyncClient(transport=transport) as control:
-        scrape, pools = scrape_of("http://127.0.0.1:9", control, Clock())
+    async with scripted(page=page) as nonsense:
+        scrape, pools = scrape_of(nonsense.url, Clock())
         await scrape.scrape_due()
 
     assert scrape.of(pools["base"].replicas[0]).failures == 1

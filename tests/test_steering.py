@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import httpx
 import pytest
 from harness import config_for
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from classifier.scorer import Scorer
+from gateway.control import Control
 from gateway.learning import Learning
 from gateway.metrics import Metrics
 from gateway.pools import Pools
@@ -47,6 +47,7 @@ class Wheel:
     def __init__(self, **settings: Any) -> None:
         self.config = config_for({"spec": ["http://127.0.0.1:9"], "base": ["http://127.0.0.1:10"]}, **settings)
         self.registry = CollectorRegistry()
+        self.metrics = Metrics(self.registry, self.config, reasons=REASONS)
         self.pools = Pools(self.config, {})
         self.curves = Curves(Scorer.load().prior_curve)
         self.thresholds = Thresholds()
@@ -56,8 +57,7 @@ class Wheel:
             pools=self.pools,
             curves=self.curves,
             thresholds=self.thresholds,
-            scrape=Scrape(self.pools, httpx.AsyncClient(), clock=lambda: self.now),
-            metrics=Metrics(self.registry, self.config, reasons=REASONS),
+            scrape=Scrape(self.pools, Control(self.pools), clock=lambda: self.now),
             clock=lambda: self.now,
             window_seconds=30.0,
         )
@@ -71,7 +71,8 @@ class Wheel:
         self.steering.tick(self.now, self.now)
 
     def sample(self, name: str, **labels: str) -> float | None:
-        """Read a metric."""
+        """Read a metric, as it is set when it is read."""
+        self.steering.show(self.metrics)
         return self.registry.get_sample_value(name, labels)
 
 
@@ -87,8 +88,7 @@ def test_thresholds_are_published_and_shown() -> None:
     assert 2.0 < found.break_even < 2.7  # 105 ms against 45 ms a step
     assert 0.0 < found.threshold < 1.0
     for name, value in (("break_even_acceptance_length", found.break_even), ("threshold", found.threshold)):
-        shown = wheel.registry.get_sample_value(f"draftlane_{name}", {"model": "demo", "pool": "spec"})
-        assert shown == pytest.approx(value)
+        assert wheel.sample(f"draftlane_{name}", model="demo", pool="spec") == pytest.approx(value)
 
 
 def test_a_pool_below_break_even_falls_back_to_the_prior_and_then_out(caplog: pytest.LogCaptureFixture) -> None:

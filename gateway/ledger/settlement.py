@@ -241,11 +241,14 @@ class Settlement:
             if self._delivered[own] >= batch.seq:
                 self._bypassed.append(batch)
                 self._ledger.settled()
-        await self._in_thread(self._outbox.prune, dict(self._delivered))
+        if self._outbox.last:
+            await self._in_thread(self._outbox.prune, dict(self._delivered))
 
     async def _deliver_journal(self, origin: str, seq: int) -> int:
         """Send what the Store lacks of a journal; return the sequence that it has then."""
         for _ in range(_CHUNKS):
+            if seq >= self._outbox.last.get(origin, 0):  # to a thread and back takes a hundred times as long as a look
+                break
             batches = await self._in_thread(self._outbox.after, origin, seq, _CHUNK)
             if not batches:
                 break
@@ -275,8 +278,8 @@ class Settlement:
                 await asyncio.sleep(0)
 
     async def _share(self) -> None:
-        if not self._sharing:
-            self._sharing = await self._in_thread(encode, self._receipts.unshared(_RECEIPTS))
+        if not self._sharing and (calls := self._receipts.unshared(_RECEIPTS)):
+            self._sharing = await self._in_thread(encode, calls)
         if self._sharing:
             await self._store.keep(self._sharing)
             self._sharing = {}

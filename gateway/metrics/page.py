@@ -110,18 +110,9 @@ class Metrics:
         slots: int = 0,
         usd_per_hour: float | None = None,
     ) -> None:
-        """Set how a pool is: seconds per verification step at the load now, replicas by state, load, room and price.
-
-        What the replicas cost since the last time counts, whatever their state, at the price of that time.
-        """
+        """Set how a pool is: seconds per verification step at the load now, replicas by state, load, room and price."""
         pool = self._known.pool(name)
-        now = self._clock()
-        seconds = now - self._paid_until.get(pool, now)
-        self._paid_until[pool] = now
-        spent = self._prices.get(name, 0.0) * sum(replicas.values()) * seconds / 3600
-        self._states.capacity.row(pool).value += spent
         if usd_per_hour is not None:
-            self._prices[name] = usd_per_hour
             self._states.price.labels(pool).set(usd_per_hour)
         self._states.step_seconds.labels(pool).set(step_seconds)
         self._states.running.labels(pool).set(running)
@@ -129,6 +120,14 @@ class Metrics:
         self._states.slots.labels(pool).set(slots)
         for state, count in replicas.items():
             self._states.replicas.labels(pool, state).set(count)
+
+    def spent(self, name: str, *, replicas: int, usd_per_hour: float) -> None:
+        """Count what a pool's replicas have cost since the last time, whatever their state, at the price of then."""
+        pool, now = self._known.pool(name), self._clock()
+        seconds = now - self._paid_until.get(pool, now)
+        self._paid_until[pool] = now
+        self._states.capacity.row(pool).value += self._prices.get(name, 0.0) * replicas * seconds / 3600
+        self._prices[name] = usd_per_hour
 
     def balance(self, model: str, pool: str, *, threshold: float, break_even: float) -> None:
         """Set where a speculative pool and baseline tie now: as a score, and as tokens per step."""

@@ -216,6 +216,7 @@ class Allotments:
         found = self._allotments.get(key)
         if found is None:
             found = self._allotments[key] = Allotment(key, limit, window, self._wake.set)
+            self._wake.set()
         found.limit = limit
         return found
 
@@ -224,6 +225,7 @@ class Allotments:
         found = self._places.get(key)
         if found is None:
             found = self._places[key] = Places(key, limit, running, self._wake.set)
+            self._wake.set()
         found.limit, found.running = limit, running
         return found
 
@@ -264,8 +266,9 @@ class Allotments:
 
     async def _loop(self) -> None:
         while True:
+            due = REFRESH_SECONDS if self._allotments or self._places else None  # with no limits there is nothing to do
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), REFRESH_SECONDS)
+                await asyncio.wait_for(self._wake.wait(), due)
             await self.refresh()
             self._wake.clear()
             await asyncio.sleep(_HASTE_SECONDS)
