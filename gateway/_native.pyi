@@ -55,5 +55,9 @@ class Passage:
     @property
     def events(self) -> int: ...
 
+    # When the last ones passed, in seconds of the monotonic clock; 0 before.
+    @property
+    def heard(self) -> float: ...
+
     # How many events have passed since the last time, and the texts of those that were kept, as they were written.
     def take(self) -> tuple[int, bytes]: ...

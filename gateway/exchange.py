@@ -253,7 +253,7 @@ class Exchange(msgspec.Struct):
             usage_source="events" if estimated else "engine" if usage else "none",
             duration=ended - self.started,
             queued=self.queued,
-            ttft=stream.first_byte_at - self.started if stream and call and call.stream else None,
+            ttft=max(stream.first_byte_at - self.started, 0.0) if stream and call and call.stream else None,
             overhead=self._overhead(stream),
             acceptance=seen.acceptance,
             steps=seen.steps,

@@ -58,7 +58,7 @@ class HealthChecks(Loop):
             status, _ = await self._control.get(pool, replica, pool.config.health_path, self._timeout)
             failure = "" if status < 400 else f"status {status}"
         except TimeoutError:
-            if replica.client.heard_at > began:
+            if replica.client.heard_at() > began:
                 return
             failure = f"no answer in {self._timeout:g} s"
         except Broken as error:

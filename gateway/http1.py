@@ -10,12 +10,16 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import httptools
 
 from gateway.headers import Head, lines
 from gateway.reply import Broken, Reply
+
+if TYPE_CHECKING:
+    from gateway._native import Passage
 
 MAX_HEAD_BYTES = 65536  # an engine's status line and headers; h11 and nginx allow less
 MAX_IDLE_SECONDS = 4.0  # uvicorn, and so vLLM, closes idle connections after 5 s
@@ -37,6 +41,7 @@ class Connection(asyncio.Protocol):
         self._head_bytes = 0
         self._framed = False
         self._between_chunks = False
+        self._passage: Passage | None = None  # the reply's, while the parser stands between chunks
         self._head_only = False
         self._reading_paused = False
         self._seen = False
@@ -64,6 +69,7 @@ class Connection(asyncio.Protocol):
         self._head.begin()
         self._head_bytes = 0
         self._framed = self._seen = self._between_chunks = False
+        self._passage = None
         if len(body) <= 65536:
             transport.write(head + body)
         else:
@@ -91,16 +97,28 @@ class Connection(asyncio.Protocol):
 
     # asyncio.Protocol
 
+    def heard_at(self) -> float:
+        """When bytes of the reply in flight came last, loop time; 0 where there is none."""
+        return 0.0 if self._reply is None else self._reply.heard_at
+
+    def look_at_passage(self) -> None:
+        """Let events past the reply in flight where it has a way for them, and the parser stands between chunks."""
+        self._passage = self._reply.passage if self._reply is not None and self._between_chunks else None
+
     def data_received(self, data: bytes) -> None:
+        """Let ordinary events past, which are whole chunks and leave the parser where it stands; parse the rest."""
+        passage = self._passage
+        if passage is None or not passage(data):
+            self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
         """Parse what came and wake the reader once, however many chunks it held."""
         reply = self._reply
         if reply is None or self._parser is None:
             self.abort()  # bytes that nobody asked for
             return
         self._seen = True
-        reply.last_byte_at = self._client.heard_at = self.loop.time()
-        if self._between_chunks and reply.passage is not None and reply.passage(data):
-            return  # whole chunks, which leave the parser where it stands
+        reply.last_byte_at = self._client.last_byte_at = self.loop.time()
         if not reply.headers_done:
             self._head_bytes += len(data)
         try:
@@ -112,12 +130,13 @@ class Connection(asyncio.Protocol):
             reply.fail(Broken("response headers too large", seen=True))
         self._between_chunks = self._between_chunks and data.endswith(b"\r\n")  # and not in the size of the next one
         reply.wake()
+        self.look_at_passage()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the reply in flight, unless the end of the connection is how its body ends."""
         self._client.lost(self)
         reply, self._reply = self._reply, None
-        self._parser = None
+        self._parser = self._passage = None
         self._transport = None
         if reply is None or reply.complete:
             return
@@ -203,7 +222,7 @@ class Client:
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._tls = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
         self._retired = False
-        self.heard_at = 0.0  # when any byte came last, loop time
+        self.last_byte_at = 0.0  # loop time; not of events that go past the replies (see `heard_at`)
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
         self._prefix = parts.path.rstrip("/").encode()
@@ -241,6 +260,10 @@ class Client:
         """Return the bytes of a request's line and headers."""
         end = b"content-length: %d\r\n\r\n" % len(body) if body or method == b"POST" else b"\r\n"
         return b"".join((method, b" ", self._prefix, target, self._host_line, lines(headers), end))
+
+    def heard_at(self) -> float:
+        """When any byte came last, loop time."""
+        return max(self.last_byte_at, *(connection.heard_at() for connection in self._open), 0.0)
 
     def drop_idle(self) -> None:
         """Close the idle connections: one was stale, so may be the others."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
+    from gateway._native import Passage
     from gateway.headers import Header
     from gateway.http1 import Connection
 
@@ -34,8 +35,9 @@ class Reply(msgspec.Struct, eq=False):
 
     `headers` are (lower-case name, value) pairs of bytes; `is_events` and `is_json` are what the content type says. `read()`
     returns b"" at the end and raises `Broken` when the connection failed first. One consumer at a time. `reused` says that the
-    connection had carried a reply before, and so may have gone stale. `last_byte_at` is loop time; while reading is paused it
-    stands still, which is no silence of the engine's.
+    connection had carried a reply before, and so may have gone stale. `last_byte_at` is loop time, and that of the last bytes
+    that came here while others go past (see `heard_at`); while reading is paused it stands still, which is no silence of the
+    engine's.
     """
 
     _connection: Connection | None
@@ -50,7 +52,7 @@ class Reply(msgspec.Struct, eq=False):
     paused: bool = False
     failed: bool = False
     last_byte_at: float = 0.0
-    passage: Callable[[bytes], bool] | None = None  # takes raw bytes off the wire, or refuses them
+    passage: Passage | None = None  # takes raw bytes off the wire, or refuses them
     _chunks: list[bytes] = []
     _size: int = 0
     _waiter: asyncio.Future[None] | None = None
@@ -76,7 +78,7 @@ class Reply(msgspec.Struct, eq=False):
             await self._next()
         return self.take()
 
-    async def pour(self, take: Callable[[bytes], bool], passage: Callable[[bytes], bool] | None = None) -> bool:
+    async def pour(self, take: Callable[[bytes], bool], passage: Passage | None = None) -> bool:
         """Give `take` the bytes within the callbacks that read them, until it returns False; return whether it did.
 
         Bytes that a `passage` takes as they come off the wire never get here.
@@ -89,10 +91,15 @@ class Reply(msgspec.Struct, eq=False):
             if self.failed:
                 raise self._failure()
             self._take, self._stopped, self.passage = take, False, passage
+            if self._connection is not None:
+                self._connection.look_at_passage()
             try:
                 await self._next()
             finally:
+                self.last_byte_at = self.heard_at
                 self._take = self.passage = None
+                if self._connection is not None:
+                    self._connection.look_at_passage()
             if self._stopped:
                 return True
         return False
@@ -110,6 +117,11 @@ class Reply(msgspec.Struct, eq=False):
         """Put bytes back in front, for a reader that looked ahead."""
         self._chunks.insert(0, data)
         self._size += len(data)
+
+    @property
+    def heard_at(self) -> float:
+        """When bytes came last, those that go past this object included; loop time."""
+        return self.last_byte_at if self.passage is None else max(self.last_byte_at, self.passage.heard)
 
     @property
     def unread_bytes(self) -> bytes:

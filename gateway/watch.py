@@ -108,7 +108,7 @@ class Watch:
             return
         if stream is not None and not self.sending_since:
             reply = stream.reply
-            if now - reply.last_byte_at > limits.idle_seconds:
+            if now - reply.heard_at > limits.idle_seconds:
                 reply.fail(Silent(f"The engine sent nothing for {limits.idle_seconds:g} s."))
             elif now - self._exchange.started > limits.total_seconds:
                 reply.fail(Silent(f"The answer took longer than {limits.total_seconds:g} s."))

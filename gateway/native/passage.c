@@ -3,9 +3,11 @@
    A stream's bytes are chunks of HTTP/1.1, and most chunks hold one event that differs from the one before in a piece of text
    alone. Such bytes need no decoding, no joining and no framing anew: they are counted and written. Everything else is refused
    whole, and whoever asked takes the long way. */
+#define _POSIX_C_SOURCE 200809L
 #include "native.h"
 
 #include <string.h>
+#include <time.h>
 
 typedef struct {
     PyObject_HEAD
@@ -13,6 +15,7 @@ typedef struct {
     PyObject *head, *tail;
     char *kept; /* the events' texts, until they are taken: `size` bytes, room for `most`; NULL where nobody wants them */
     Py_ssize_t most, size, events;
+    double heard; /* when the last ones passed */
     char open;
 } Passage;
 
@@ -70,6 +73,13 @@ static void keep(Passage *self, const char *p, const char *end) {
     }
 }
 
+/* Seconds of the monotonic clock, which event loops go by. */
+static double now(void) {
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return (double)at.tv_sec + 1e-9 * (double)at.tv_nsec;
+}
+
 static PyObject *passage_call(Passage *self, PyObject *args, PyObject *kwargs) {
     PyObject *data, *done;
     Py_ssize_t count, bytes;
@@ -86,6 +96,7 @@ static PyObject *passage_call(Passage *self, PyObject *args, PyObject *kwargs) {
         keep(self, p, end);
     }
     self->events += count;
+    self->heard = now();
     if (!(done = PyObject_CallOneArg(self->write, data))) return NULL;
     Py_DECREF(done);
     Py_RETURN_TRUE;
@@ -149,6 +160,7 @@ static PyMethodDef METHODS[] = {
 static PyMemberDef MEMBERS[] = {
     {"open", T_BOOL, offsetof(Passage, open), 0, NULL},
     {"events", T_PYSSIZET, offsetof(Passage, events), READONLY, NULL},
+    {"heard", T_DOUBLE, offsetof(Passage, heard), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
