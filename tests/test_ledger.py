@@ -17,9 +17,10 @@ from hypothesis import strategies as some
 from stores import NOON, finished, row, sum_of
 
 from gateway.config import Store as StoreConfig
+from gateway.console import DECISIONS
 from gateway.ledger import Ledger, Receipts, cli, journal_directory, open_ledger
 from gateway.ledger.blackbox import Blackbox, recover
-from gateway.ledger.receipts import encode
+from gateway.ledger.receipts import RECENT
 from gateway.ledger.report import Report, figures
 from gateway.ledger.totals import MAX_KEYS, MEASURES, OVERFLOW, Totals, entry_of, totalled
 from gateway.record import OUTCOMES, Finished
@@ -226,15 +227,42 @@ def test_journals_lie_beside_the_store() -> None:
 
 
 def test_receipts_are_a_ring() -> None:
-    """The last calls can be asked for by request id; older ones are gone; a repeated id means its last call."""
-    receipts = Receipts(kept=3)
-    for i in (1, 2, 3, 4, 2):
+    """At least as many of the last calls are found as are to be kept, and not many more; of one id the last is told."""
+    receipts = Receipts(kept=100)
+    for i in range(1000):
         receipts.append(finished(request_id=f"r-{i}", attempts=i))
-    found = receipts.get("r-4")
+    found = [receipts.get(f"r-{i}") is not None for i in range(1000)]
 
-    assert [receipts.get(f"r-{i}") is not None for i in range(1, 5)] == [False, True, True, True]
-    assert found is not None
-    assert (found["attempts"], found["counterfactual"]) == (4, {"baseline": 0.5, "speculative": 0.25})
+    assert all(found[-100:])
+    assert sum(found) <= 100 + 2 * 64
+    for i in (999, 990, 901):
+        assert (receipts.get(f"r-{i}") or {})["attempts"] == i
+    receipts.append(finished(request_id="r-901", attempts=7))
+    for _ in range(2):
+        assert (receipts.get("r-901") or {})["attempts"] == 7
+        receipts.unshared(0)  # writes down
+
+
+def test_receipts_tell_the_last_calls() -> None:
+    """The records of the last calls are at hand, newest first, written down or not."""
+    receipts = Receipts()
+    for i in range(150):
+        receipts.append(finished(request_id=f"r-{i}"))
+
+    assert [call.request_id for call in receipts.last(3)] == ["r-149", "r-148", "r-147"]
+    assert len(receipts.last(1000)) == RECENT >= DECISIONS
+
+
+def test_no_request_id_is_mistaken_for_another() -> None:
+    """Whatever stands in an id or in an answer's facts, it is found as the whole id and as nothing else."""
+    receipts = Receipts()
+    ids = ["a", 'a"b', 'x","request_id":"y', "line\nbreak", "ü", ""]
+    for number, name in enumerate(ids):
+        receipts.append(finished(request_id=name, detail='{"request_id":"z",', attempts=number))
+    for _ in range(2):
+        assert [(receipts.get(name) or {}).get("attempts") for name in ids] == list(range(len(ids)))
+        assert [receipts.get(name) for name in ("y", "z", "b", "x", "line")] == [None] * 5
+        receipts.unshared(0)
 
 
 def test_receipts_are_shared_once_and_without_prompts() -> None:
@@ -242,10 +270,10 @@ def test_receipts_are_shared_once_and_without_prompts() -> None:
     receipts = Receipts()
     for i in range(5):
         receipts.append(finished(request_id=f"r-{i}", prompt="a secret"))
-    first, rest = encode(receipts.unshared(2)), encode(receipts.unshared(9))
+    first, rest = receipts.unshared(2), receipts.unshared(9)
     own = receipts.get("r-0")
 
-    assert ([*first], [*rest], receipts.unshared(9)) == (["r-0", "r-1"], ["r-2", "r-3", "r-4"], [])
+    assert ([*first], [*rest], receipts.unshared(9)) == (["r-0", "r-1"], ["r-2", "r-3", "r-4"], {})
     assert b"secret" not in b"".join([*first.values(), *rest.values()])
     assert own is not None
     assert own["prompt"] == ""

@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from gateway.ledger.ledger import Ledger
 from gateway.ledger.outbox import Outbox
-from gateway.ledger.receipts import Receipts, decode, encode
+from gateway.ledger.receipts import Receipts, decode
 from gateway.store.contract import Batch, Deltas, Store, StoreError
 from gateway.store.follower import Follower
 
@@ -278,8 +278,8 @@ class Settlement:
                 await asyncio.sleep(0)
 
     async def _share(self) -> None:
-        if not self._sharing and (calls := self._receipts.unshared(_RECEIPTS)):
-            self._sharing = await self._in_thread(encode, calls)
+        if not self._sharing:
+            self._sharing = self._receipts.unshared(_RECEIPTS)
         if self._sharing:
             await self._store.keep(self._sharing)
             self._sharing = {}
