@@ -55,15 +55,13 @@ class Beside:
         self._quotas = quotas
         self._share = share
         self._told: set[tuple[str, str]] = set()  # budgets past their soft share, by tenant and label
-        self._control = Control(live.pools)
+        self._control = control = Control(live.pools)
         self._gauges = Loop(self._keep_gauges)
         self.receipts = receipts = Receipts(shared=live.config.store.kind != "memory")  # that is this process's own
         self.lately = Lately()
         self._colleagues = Colleagues(share.folder, share.name) if share is not None else None
-        self.health = HealthChecks(
-            live.pools, self._control, interval_seconds=lambda: live.config.limits.health_seconds
-        )
-        self.scrape = Scrape(live.pools, self._control, clock=live.clock)
+        self.health = HealthChecks(live.pools, control, interval_seconds=lambda: live.config.limits.health_seconds)
+        self.scrape = Scrape(live.pools, control, clock=live.clock)
         self.steering = Steering(
             config=lambda: live.config,
             pools=live.pools,
