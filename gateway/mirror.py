@@ -102,6 +102,7 @@ class Mirror:
             )
             while data := await stream.reply.read():
                 reader.feed(data)
+                reader.learn()
             copy.usage, copy.speculation = reader.usage, reader.speculation
             copy.outcome = "ok" if reader.ended or reader.finished else "truncated"
             return

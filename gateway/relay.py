@@ -261,6 +261,7 @@ async def _pump_messages(
             watch.sending_since = exchange.clock()
             await send({"type": "http.response.body", "body": out, "more_body": True})
             watch.sending_since = 0.0
+        reader.learn()
 
 
 _ENDED_EARLY: Failure = (

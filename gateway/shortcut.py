@@ -36,6 +36,7 @@ class Shortcut:
 
     def look(self) -> None:
         """Open it, or close it, for what comes after the event that went the long way."""
+        self._reader.learn()
         if self._line is None:
             return
         example = self._reader.example

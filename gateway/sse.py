@@ -72,6 +72,7 @@ class Reader:
         "_strip",
         "_tail",
         "_tools",
+        "_unlearned",
         "ended",
         "events",
         "failed",
@@ -89,6 +90,7 @@ class Reader:
         self._carry = self._last = b""
         self._head = self._tail = b""  # of an event that carries text and nothing else
         self._lessons = 0 if self._mark else _LESSONS
+        self._unlearned = b""
         self._max = max_event_bytes
         self._strip = strip_usage
         self.events = 0
@@ -134,7 +136,7 @@ class Reader:
         if b"[DONE]" in data or b"event:" in data or b'{"error"' in data:
             data = self._look_for_end(data)
         if self._lessons:
-            self._learn(data)
+            self._unlearned = data
         return data
 
     def _is_text(self, data: bytes) -> bool:
@@ -145,12 +147,18 @@ class Reader:
         # A quote would end the text, or is an escaped one, which is rare. Head and tail must not overlap.
         return len(self._head) + len(self._tail) <= len(data) and b'"' not in text and b"\n" not in text
 
-    def _learn(self, data: bytes) -> None:
-        """Take the last of these events, if it tells nothing but its text, as the example of those to come."""
+    def learn(self) -> None:
+        """Take the last event, if it tells nothing but its text, as the example of those to come; once it is on its way."""
+        data, self._unlearned = self._unlearned, b""
+        if not data:
+            return
         self._lessons -= 1
         event = data[:-2].rpartition(b"\n\n")[2] + data[-2:]
-        if not event.endswith(b"\n\n") or any(word in event for word in _TELLING):
+        if not event.endswith(b"\n\n"):
             return
+        for word in _TELLING:
+            if word in event:
+                return
         if found := _TEXT.search(event):
             self._head, self._tail = event[: found.start(1)], event[found.end(1) :]
 

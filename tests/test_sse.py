@@ -342,6 +342,7 @@ def test_what_was_learned_of_an_event_changes_nothing(parts: list[bytes], togeth
         data = b"".join(parts[at : at + together])
 
         assert learning.feed(data) == searching.feed(data)
+        learning.learn()
 
     for name in ("events", "ended", "failed", "finished", "silent_first", "silent_last", "swallowed", "usage"):
         assert getattr(learning, name) == getattr(searching, name), name

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
+import httpx
 import pytest
 from harness import KEY
 from langchain_core.messages import AIMessageChunk, HumanMessage, SystemMessage, ToolMessage
@@ -31,10 +33,26 @@ def get_weather(city: str) -> str:
     return f"18 degrees in {city}"
 
 
+_open: list[tuple[httpx.Client, httpx.AsyncClient]] = []
+
+
+@pytest.fixture(autouse=True)
+async def closing() -> AsyncIterator[None]:
+    """Close the connections of a test's models: those that LangChain opens by itself stay open to the end of the process."""
+    yield
+    while _open:
+        waiting, asynchronous = _open.pop()
+        waiting.close()
+        await asynchronous.aclose()
+
+
 def model_at(it: Stack, *, usage: bool = False) -> ChatOpenAI:
     """Return LangChain's model in front of the gateway."""
+    _open.append((httpx.Client(timeout=60), httpx.AsyncClient(timeout=60)))
     return ChatOpenAI(
         model="gpt-4o-mini",
+        http_client=_open[-1][0],
+        http_async_client=_open[-1][1],
         base_url=it.url,
         api_key=SecretStr(KEY),
         temperature=0,
