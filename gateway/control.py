@@ -64,19 +64,14 @@ async def _answer(client: Client, head: bytes) -> Reply:
     """Send, and return the reply with its head; on a new connection where the kept one had gone stale."""
     if (reply := client.ask_idle(head, b"")) is not None:
         try:
-            return await _headed(reply)
+            await reply.head()
         except Broken as error:
             if error.seen:
                 raise
-    return await _headed(await client.ask_new(head, b""))
-
-
-async def _headed(reply: Reply) -> Reply:
-    try:
-        await reply.head()
-    except BaseException:
-        reply.abort()
-        raise
+        else:
+            return reply
+    reply = await client.ask_new(head, b"")
+    await reply.head()
     return reply
 
 

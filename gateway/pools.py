@@ -138,10 +138,7 @@ class Pool:
         return self.turns.waiting > 0 or not self._room() > 0
 
     def _room(self) -> float:
-        room = self._bound - self.turns.granted
-        for replica in self.replicas:
-            room -= replica.running
-        return room
+        return self._bound - self.running - self.turns.granted
 
     def let_in(self) -> None:
         """Give those who wait their turn, as far as there is room."""
@@ -175,9 +172,8 @@ class Pool:
         """Return the snapshot that one decision reads."""
         live = running = 0
         for replica in self.replicas:
+            live += replica.usable(now)
             running += replica.running + replica.others
-            if replica.usable(now):
-                live += 1
         slots = self.slots * live
         verdict, per_replica, queued = self.verdict, 0.0, self.turns.waiting
         self._bound = math.inf

@@ -62,11 +62,15 @@ class Reply(msgspec.Struct, eq=False):
     _error: Exception | None = None
 
     async def head(self) -> None:
-        """Wait for the status line and headers."""
-        while not self.headers_done:
-            if self.failed:
-                raise self._failure()
-            await self._next()
+        """Wait for the status line and headers; where they do not come, the connection is dropped."""
+        try:
+            while not self.headers_done:
+                if self.failed:
+                    raise self._failure()  # noqa: TRY301 - one way out for this and for who is cancelled
+                await self._next()
+        except BaseException:
+            self.abort()
+            raise
 
     async def read(self) -> bytes:
         """Return all bytes that have arrived since the last read, waiting for the first; b"" is the end."""

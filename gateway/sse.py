@@ -154,11 +154,8 @@ class Reader:
             return
         self._lessons -= 1
         event = data[:-2].rpartition(b"\n\n")[2] + data[-2:]
-        if not event.endswith(b"\n\n"):
+        if not event.endswith(b"\n\n") or any(word in event for word in _TELLING):
             return
-        for word in _TELLING:
-            if word in event:
-                return
         if found := _TEXT.search(event):
             self._head, self._tail = event[: found.start(1)], event[found.end(1) :]
 

@@ -253,20 +253,13 @@ class Upstream:
         except Broken as error:
             if not reply.reused or error.seen or not tries.may_repeat(replica):
                 raise
-        except BaseException:
-            reply.abort()
-            raise
         else:
             return reply
         client.drop_idle()
         tries.begin(replica)
         reply = await client.ask_new(head, body)
         reply.limit(seconds, "token" if out.stream else "answer")
-        try:
-            await reply.head()
-        except BaseException:
-            reply.abort()
-            raise
+        await reply.head()
         return reply
 
     def _seconds(self, pool: Pool, out: Outgoing, tries: Tries) -> float:

@@ -356,6 +356,17 @@ async def test_time_to_first_token_is_a_stream_s(world: World, body: dict[str, A
     assert (await ended(world, exchange, act)).ttft == told
 
 
+async def test_no_time_is_negative(world: World) -> None:
+    """The loop's clock goes by milliseconds and may be behind the call's: then the first token took no time."""
+    exchange = world.exchange(STREAM)
+
+    def act() -> None:
+        exchange.stream = world.stream()
+        exchange.stream.first_byte_at = world.now - 0.001
+
+    assert (await ended(world, exchange, act)).ttft == 0.0
+
+
 @pytest.mark.parametrize(("outcome", "source"), [("ok", "events"), ("client_gone", "none"), ("truncated", "none")])
 async def test_only_whole_answers_teach(world: World, outcome: Any, source: str) -> None:
     """A cut answer says less about its engine than about its client."""

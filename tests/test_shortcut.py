@@ -14,6 +14,7 @@ from fakes import (
     END,
     RESET,
     ROLE,
+    SILENCE,
     SSE_HEAD,
     STREAM,
     USAGE,
@@ -348,6 +349,18 @@ async def test_a_slow_reader_gets_all_in_order(size: int) -> None:
                 await asyncio.sleep(0.001)
 
     assert b"".join(parts) == b"".join(events)
+
+
+async def test_events_that_pass_are_no_silence() -> None:
+    """An engine that sends nothing but ordinary events for longer than it may be silent is not cut; one that then is, is."""
+    steps = [SSE_HEAD, *(step for event in [ROLE, *WORDS] for step in (chunk(event), 0.02)), SILENCE]
+    config = {"limits": {"idle_seconds": 0.4}}
+    async with scripted(steps) as engine, serving(config_for({"base": [engine.url]}, **config)) as gateway:
+        body, _, record = await streamed(gateway)
+
+    assert b"".join([ROLE, *WORDS]) == body[: -len(body.split(WORDS[-1])[1])]
+    assert (record.outcome, record.error, record.completion_tokens) == ("stalled", "stream_stalled", 40)
+    assert record.duration > 0.8 + 0.4
 
 
 async def test_a_stream_that_breaks_off_goes_on_behind_what_passed() -> None:

@@ -39,6 +39,7 @@ static const char *size_line(const char *p, const char *end, Py_ssize_t *size) {
     return p + 2;
 }
 
+/* Bytes of an ordinary event that are not its text. */
 static Py_ssize_t around(const Passage *self) { return PyBytes_GET_SIZE(self->head) + PyBytes_GET_SIZE(self->tail); }
 
 /* Whether these bytes are one event like the one learned: its head, a text without quote or line break, its tail. */

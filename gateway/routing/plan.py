@@ -242,17 +242,14 @@ def _threshold(seen: Bid | None, ask: Ask, curves: Curves, now: float) -> float:
 
 
 def _options(ask: Ask, pools: Sequence[PoolView], found: Sequence[Bid]) -> tuple[Option, ...]:
-    """Return what each pool would mean; the bids are those of the fitting ones, in the same order."""
+    by_name = {bid.pool.name: bid for bid in found}
     options = []
-    bids_left = iter(found)
-    bid = next(bids_left)
     for pool in pools:
-        if bid.pool is not pool:
-            options.append(Option(pool.name, 0.0, 0.0, 1.0, unfit(pool, ask.needs)))
-            continue
-        if bid.up:
+        bid = by_name.get(pool.name)
+        if bid is not None and bid.up:
             options.append(Option(pool.name, bid.seconds, bid.cost, bid.length))
-        else:
+        elif bid is not None:
             options.append(Option(pool.name, 0.0, 0.0, bid.length, pool.why_unavailable or "no live replica"))
-        bid = next(bids_left, bid)
+        else:
+            options.append(Option(pool.name, 0.0, 0.0, 1.0, unfit(pool, ask.needs)))
     return tuple(options)
