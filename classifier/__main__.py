@@ -53,6 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     evaluate.add_argument("--shipped", action="store_true", help="judge the shipped artefact as it is")
     evaluate.add_argument(
+        "--held-back", type=Path, metavar="DIR", help="learn from all of --data and judge on the requests of this one"
+    )
+    evaluate.add_argument(
         "--no-seed", action="store_true", help="cross-validate without the project's own measured requests"
     )
     evaluate.add_argument(
@@ -143,8 +146,10 @@ def _report(args: argparse.Namespace, result: dict[str, Any], line: str) -> None
 
 def _evaluate(args: argparse.Namespace) -> int:
     from classifier import dataset
-    from classifier.evaluate import cross_validate, judge_artefact, learning_curve, table
+    from classifier.evaluate import cross_validate, judge_artefact, judge_held_back, learning_curve, table
 
+    if args.held_back and (args.artefact or args.shipped or args.learning):
+        raise _Misuse("--held-back learns anew from --data; to judge an artefact, name that directory by --data")
     if args.learning and (args.artefact or args.shipped):
         raise _Misuse("--learning fits anew from fewer prompts; an artefact is fitted already")
     if args.plot and args.plot.suffix not in {".png", ".html"}:
@@ -152,6 +157,10 @@ def _evaluate(args: argparse.Namespace) -> int:
     rows = dataset.read(args.data)
     if args.artefact or args.shipped:
         report, outcomes = judge_artefact(rows, args.artefact)
+    elif args.held_back:
+        unseen = dataset.read(args.held_back)
+        _say(f"learning from {len(rows)} measured requests, judging on {len(unseen)} others")
+        report, outcomes = judge_held_back(rows, [] if args.no_seed else dataset.seed_rows(), unseen)
     else:
         _say(f"cross-validating on {len(rows)} measured requests")
         own = [] if args.no_seed else dataset.seed_rows()

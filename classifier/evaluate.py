@@ -1,4 +1,4 @@
-"""Judges the classifier on measured requests: cross-validated by prompt and by source, or an artefact on data it never saw."""
+"""Judges the classifier on measured requests: cross-validated by prompt and by source, or on data that it never saw."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from classifier.dataset import Row, digest, sample_of
 from classifier.judge import by_source, calibration, judge, spearman
 from classifier.model import Floats, Indices, Sample, Settings
 from classifier.rivals import RIVALS
-from classifier.train import SEED
+from classifier.train import SEED, train
 
 Report = dict[str, Any]
 
@@ -63,7 +63,10 @@ def judge_artefact(rows: Sequence[Row], path: Path | None) -> tuple[Report, dict
 def cross_validate(
     rows: Sequence[Row], own: Sequence[Row], settings: Settings | None = None
 ) -> tuple[Report, dict[str, Outcome]]:
-    """Five folds by prompt, then one source at a time left out; rivals beside it; `own` rows are learned from only."""
+    """Five folds by prompt, then one source at a time left out, rivals beside them; in both `own` rows are learned from only.
+
+    Then a fifth of the kinds of `own` at a time: what to expect of kinds of traffic that nobody has seen.
+    """
     sample, settings = sample_of([*rows, *own]), settings or Settings()
     asked = np.arange(len(rows))
     by_prompt = folds(sample, 5, seed=SEED)
@@ -81,7 +84,34 @@ def cross_validate(
         outcomes[name] = _outcome(rows, predicted, scores)
         report[name] = outcomes[name].report()
         report[name]["rivals"] = _rivals(rows, parts)
+    if own:
+        kinds = _by_kind(sample)
+        predicted = left_out(sample, settings, kinds, seed=SEED)[len(rows) :, 0]
+        outcomes["new_kinds"] = _outcome(own, predicted, None)
+        report["new_kinds"] = outcomes["new_kinds"].report()  # no rivals: of many only features are known
     return report, outcomes
+
+
+def _by_kind(sample: Sample) -> list[Indices]:
+    """The project's own rows in five parts, each kind of request whole in one of them."""
+    kinds = np.unique(sample.sources[sample.own])
+    part = dict(zip(kinds.tolist(), np.random.default_rng(SEED).permutation(len(kinds)) % 5, strict=True))
+    of = np.array([part[s] if own else -1 for s, own in zip(sample.sources.tolist(), sample.own.tolist(), strict=True)])
+    return [np.flatnonzero(of == k) for k in range(5)]
+
+
+def judge_held_back(
+    rows: Sequence[Row], own: Sequence[Row], unseen: Sequence[Row], settings: Settings | None = None
+) -> tuple[Report, dict[str, Outcome]]:
+    """Learn from all of `rows` and `own`, as `train` does, and judge on `unseen`, beside rivals that learn from `rows`."""
+    weights, about = train([*rows, *own], settings=settings)
+    predicted = apply(weights, sample_of(unseen))[:, 0]
+    outcome = _outcome(unseen, predicted, np.interp(predicted, weights.knots[:, 0], weights.knots[:, 1]))
+    rivals = {
+        name: judge(outcome.lengths, np.exp(rival(rows, unseen)), outcome.tokens) for name, rival in RIVALS.items()
+    }
+    report = {"data": about["data"], "held_back": outcome.report() | {"rivals": rivals}}
+    return report, {"held_back": outcome}
 
 
 def _outcome(rows: Sequence[Row], predicted: Floats, scores: Floats | None) -> Outcome:
@@ -166,11 +196,15 @@ def table(report: Report) -> str:
             lines.append(
                 f"trained on {', '.join(report['trained_on_these_sources'])}: what it has seen says nothing of new requests"
             )
-    for kind in ("by_prompt", "leave_one_source_out"):
+    for kind in ("by_prompt", "leave_one_source_out", "held_back"):
         if kind in report:
             lines.append(_line(kind.replace("_", " "), report[kind]["pooled"], report[kind].get("calibration")))
             lines += [_line(f"  rival: {name}", judged) for name, judged in report[kind]["rivals"].items()]
             lines += [_line(f"  source: {name}", judged) for name, judged in report[kind]["sources"].items()]
+    if "new_kinds" in report:
+        lines.append(
+            _line(f"{len(report['new_kinds']['sources'])} kinds, a fifth left out", report["new_kinds"]["pooled"])
+        )
     if "ceiling" in report:
         lines.append(_line("every source's mean known", report["ceiling"]["known_source"]))
         agreed = report["ceiling"]["same_prompt_spearman"]

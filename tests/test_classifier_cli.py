@@ -61,6 +61,18 @@ def test_cross_validating_tells(data: Path, capsys: pytest.CaptureFixture[str]):
     assert "leave_one_source_out" in told
 
 
+def test_other_requests_are_held_back(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """`--held-back` learns from one directory and judges on another; it cannot be asked of a finished artefact."""
+    unseen = write(tmp_path / "unseen", rows(40, seed=9))
+    assert main(["evaluate", "--data", str(data), "--held-back", str(unseen), "--no-seed", "--json"]) == 0
+
+    told = json.loads(capsys.readouterr().out)
+    assert told["held_back"]["pooled"]["rows"] == len(rows(40, seed=9))
+    assert told["data"]["rows"] == len(rows(25))
+    assert main(["evaluate", "--data", str(data), "--held-back", str(unseen), "--shipped"]) == 2
+    assert "name that directory by --data" in capsys.readouterr().err
+
+
 def test_rows_are_scored_one_per_line(data: Path, artefact: Path, capsys: pytest.CaptureFixture[str]):
     """Every row gives one JSON object with its id and four numbers, in the order of the files."""
     assert main(["score", "--data", str(data), "--artefact", str(artefact)]) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,15 @@ from scipy.stats import spearmanr
 from sklearn.metrics import r2_score, roc_auc_score
 
 from classifier.dataset import Row, row_of
-from classifier.evaluate import SHARES, ceiling, cross_validate, judge_artefact, learning_curve, table
+from classifier.evaluate import (
+    SHARES,
+    ceiling,
+    cross_validate,
+    judge_artefact,
+    judge_held_back,
+    learning_curve,
+    table,
+)
 from classifier.judge import auc, by_source, calibration, decision, judge, r_squared, spearman
 from classifier.model import Settings
 from classifier.plots import draw
@@ -123,6 +132,18 @@ def test_cross_validation_reports_all(known: list[Row]):
     json.dumps(report, allow_nan=False)
 
 
+def test_kinds_of_our_own_are_left_out_in_turn(known: list[Row]):
+    """The project's own rows are judged too, each kind by what the others teach; rows of the data stay to learn from."""
+    own = [replace(row, own=True, source=f"own:{row.source}") for row in known if row.source in ("lists", "stories")]
+    report, outcomes = cross_validate(known, own, Settings(prototypes=40))
+
+    assert report["new_kinds"]["pooled"]["rows"] == len(own)
+    assert set(report["new_kinds"]["sources"]) == {"own:lists", "own:stories"}
+    assert outcomes["new_kinds"].sources == [row.source for row in own]
+    assert report["new_kinds"]["pooled"]["spearman"] > 0.5  # the data hold the same kinds
+    assert "2 kinds, a fifth left out" in table(report)
+
+
 def test_more_prompts_teach_more(known: list[Row]):
     """The learning curve judges the same rows, learned from ever more prompts; the last point is the whole."""
     settings = Settings(prototypes=40)
@@ -135,6 +156,23 @@ def test_more_prompts_teach_more(known: list[Row]):
     assert curve[0]["spearman"] < curve[-1]["spearman"]
     assert curve[-1]["spearman"] == pytest.approx(report["by_prompt"]["pooled"]["spearman"], abs=1e-9)
     assert "learned from 12.5% of the prompts" in table({"learning": curve})
+
+
+def test_what_is_held_back_is_judged_and_not_learned(known: list[Row]):
+    """The method learns from some kinds and is judged on others, beside the same rivals; no row is on both sides."""
+    taught = [row for row in known if row.source != "stories"]
+    unseen = [row for row in known if row.source == "stories"]
+    report, outcomes = judge_held_back(taught, [], unseen, Settings(prototypes=40))
+    found = report["held_back"]
+
+    assert report["data"]["sources"].keys() == {"lists", "edits", "chat", "facts"}
+    assert found["pooled"]["rows"] == len(unseen)
+    assert set(found["sources"]) == {"stories"}
+    assert set(found["rivals"]) == set(RIVALS)
+    seen, _ = judge_held_back(known, [], unseen, Settings(prototypes=40))
+    assert abs(seen["held_back"]["pooled"]["bias"]) < abs(found["pooled"]["bias"]) / 2  # what is learned from is known
+    assert outcomes["held_back"].scores is not None
+    assert "held back" in table(report)
 
 
 def test_one_source_alone_is_cross_validated_by_prompt_only():

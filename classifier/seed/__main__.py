@@ -83,7 +83,7 @@ def _row(task: Task, tools: list[Any], draft: Draft) -> dict[str, Any]:
     return (
         {"id": name, "source": task.source, "category": task.category, "target": "exact"}
         | asked
-        | draft.measure(task.prompt, task.answer, tools)
+        | draft.measure(messages, task.answer, tools)
     )
 
 

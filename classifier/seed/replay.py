@@ -8,7 +8,7 @@ environment of their own.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,17 @@ def looked_up(
     return len(answer) / steps
 
 
+def chat(messages: Sequence[Mapping[str, str]], tools: Sequence[object] = ()) -> str:
+    """A conversation as the draft was taught to read it; its own system prompt stands where there is none."""
+    first, *rest = messages
+    if first["role"] != "system":
+        first, rest = {"role": "system", "content": SYSTEM}, [first, *rest]
+    can = f"\n\nYou can call these functions: {json.dumps(list(tools))}" if tools else ""
+    told = [{"role": "system", "content": first["content"] + can}, *rest]
+    turns = "".join(f"<|im_start|>{turn['role']}\n{turn['content']}<|im_end|>\n" for turn in told)
+    return turns + "<|im_start|>assistant\n"
+
+
 class Draft:
     """SmolLM2-135M-Instruct from a GGUF file, on one thread."""
 
@@ -68,11 +79,12 @@ class Draft:
         """Token ids of a text without special tokens added."""
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def measure(self, prompt: str, answer: str, tools: Sequence[object] = ()) -> dict[str, Any]:
-        """The label of a request and its answer."""
-        system = f"{SYSTEM}\n\nYou can call these functions: {json.dumps(tools)}" if tools else SYSTEM
-        chat = f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
-        asked, given = self.tokens(chat)[-PROMPT_TOKENS:], self.tokens(answer)[:ANSWER_TOKENS]
+    def measure(
+        self, messages: Sequence[Mapping[str, str]], answer: str, tools: Sequence[object] = ()
+    ) -> dict[str, Any]:
+        """The label of a conversation that waits for an answer, and the answer."""
+        asked = self.tokens(chat(messages, tools))[-PROMPT_TOKENS:]
+        given = self.tokens(answer)[:ANSWER_TOKENS]
         with self._torch.inference_mode():
             logits = self._model(self._torch.tensor([asked + given])).logits[0, len(asked) - 1 : -1]
         agrees = (logits.argmax(-1) == self._torch.tensor(given)).tolist()
