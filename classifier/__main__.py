@@ -157,14 +157,15 @@ def _evaluate(args: argparse.Namespace) -> int:
     rows = dataset.read(args.data)
     if args.artefact or args.shipped:
         report, outcomes = judge_artefact(rows, args.artefact)
-    elif args.held_back:
-        unseen = dataset.read(args.held_back)
-        _say(f"learning from {len(rows)} measured requests, judging on {len(unseen)} others")
-        report, outcomes = judge_held_back(rows, [] if args.no_seed else dataset.seed_rows(), unseen)
     else:
-        _say(f"cross-validating on {len(rows)} measured requests")
         own = [] if args.no_seed else dataset.seed_rows()
-        report, outcomes = cross_validate(rows, own)
+        if args.held_back:
+            unseen = dataset.read(args.held_back)
+            _say(f"learning from {len(rows)} measured requests, judging on {len(unseen)} others")
+            report, outcomes = judge_held_back(rows, own, unseen)
+        else:
+            _say(f"cross-validating on {len(rows)} measured requests")
+            report, outcomes = cross_validate(rows, own)
         if args.learning:
             report["learning"] = learning_curve(rows, own)
     text = table(report)

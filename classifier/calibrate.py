@@ -12,6 +12,7 @@ from sklearn.linear_model import Ridge
 from classifier.model import Floats, Indices, Sample, Settings, balance, fit, rounded
 from classifier.weights import CEILING, Weights
 
+Names = npt.NDArray[np.str_]
 GROUPS = 24  # of equal size, along the prediction; enough to bend, too few to follow noise
 _LOG_OF_HALF_NORMAL = -0.635  # E log|x| of a standard normal x
 _TILT = 1e-4  # keeps the score strictly increasing where the reference data are flat
@@ -19,9 +20,14 @@ _TILT = 1e-4  # keeps the score strictly increasing where the reference data are
 
 def folds(sample: Sample, count: int, *, seed: int) -> list[Indices]:
     """Rows to leave out, `count` times, prompts kept whole; the project's own rows are never left out."""
-    prompts = np.unique(sample.prompts[~sample.own])
-    part = dict(zip(prompts.tolist(), np.random.default_rng(seed).permutation(len(prompts)) % count, strict=True))
-    of = np.array([-1 if own else part[p] for p, own in zip(sample.prompts.tolist(), sample.own.tolist(), strict=True)])
+    return dealt(sample.prompts, ~sample.own, count, seed=seed)
+
+
+def dealt(names: Names, among: npt.NDArray[np.bool_], count: int, *, seed: int) -> list[Indices]:
+    """The rows `among` all in `count` parts, those of one name together."""
+    known = np.unique(names[among])
+    part = dict(zip(known.tolist(), np.random.default_rng(seed).permutation(len(known)) % count, strict=True))
+    of = np.array([part[name] if one else -1 for name, one in zip(names.tolist(), among.tolist(), strict=True)])
     return [np.flatnonzero(of == k) for k in range(count)]
 
 

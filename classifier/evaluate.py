@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from classifier import artifact
-from classifier.calibrate import apply, folds, knots, left_out, ranks
+from classifier.calibrate import apply, dealt, folds, knots, left_out, ranks
 from classifier.dataset import Row, digest, sample_of
 from classifier.judge import by_source, calibration, judge, spearman
 from classifier.model import Floats, Indices, Sample, Settings
 from classifier.rivals import RIVALS
 from classifier.train import SEED, train
+from classifier.weights import Weights
 
 Report = dict[str, Any]
 
@@ -50,10 +51,7 @@ class Outcome:
 def judge_artefact(rows: Sequence[Row], path: Path | None) -> tuple[Report, dict[str, Outcome]]:
     """An artefact as it stands, on rows that it should not have seen; the report says whether it was trained on them."""
     weights, about, version = artifact.load(path)
-    sample = sample_of(rows)
-    predicted = apply(weights, sample)[:, 0]
-    scores = np.interp(predicted, weights.knots[:, 0], weights.knots[:, 1])
-    outcome = _outcome(rows, predicted, scores)
+    outcome = _applied(weights, rows)
     seen = about.get("data", {}).get("sources", {})
     overlap = sorted({row.source for row in rows} & set(seen))
     found = {"artefact": version, "trained_on_these_sources": overlap} | outcome.report()
@@ -85,19 +83,11 @@ def cross_validate(
         report[name] = outcomes[name].report()
         report[name]["rivals"] = _rivals(rows, parts)
     if own:
-        kinds = _by_kind(sample)
+        kinds = dealt(sample.sources, sample.own, 5, seed=SEED)
         predicted = left_out(sample, settings, kinds, seed=SEED)[len(rows) :, 0]
         outcomes["new_kinds"] = _outcome(own, predicted, None)
         report["new_kinds"] = outcomes["new_kinds"].report()  # no rivals: of many only features are known
     return report, outcomes
-
-
-def _by_kind(sample: Sample) -> list[Indices]:
-    """The project's own rows in five parts, each kind of request whole in one of them."""
-    kinds = np.unique(sample.sources[sample.own])
-    part = dict(zip(kinds.tolist(), np.random.default_rng(SEED).permutation(len(kinds)) % 5, strict=True))
-    of = np.array([part[s] if own else -1 for s, own in zip(sample.sources.tolist(), sample.own.tolist(), strict=True)])
-    return [np.flatnonzero(of == k) for k in range(5)]
 
 
 def judge_held_back(
@@ -105,13 +95,17 @@ def judge_held_back(
 ) -> tuple[Report, dict[str, Outcome]]:
     """Learn from all of `rows` and `own`, as `train` does, and judge on `unseen`, beside rivals that learn from `rows`."""
     weights, about = train([*rows, *own], settings=settings)
-    predicted = apply(weights, sample_of(unseen))[:, 0]
-    outcome = _outcome(unseen, predicted, np.interp(predicted, weights.knots[:, 0], weights.knots[:, 1]))
+    outcome = _applied(weights, unseen)
     rivals = {
         name: judge(outcome.lengths, np.exp(rival(rows, unseen)), outcome.tokens) for name, rival in RIVALS.items()
     }
     report = {"data": about["data"], "held_back": outcome.report() | {"rivals": rivals}}
     return report, {"held_back": outcome}
+
+
+def _applied(weights: Weights, rows: Sequence[Row]) -> Outcome:
+    predicted = apply(weights, sample_of(rows))[:, 0]
+    return _outcome(rows, predicted, np.interp(predicted, weights.knots[:, 0], weights.knots[:, 1]))
 
 
 def _outcome(rows: Sequence[Row], predicted: Floats, scores: Floats | None) -> Outcome:

@@ -77,36 +77,40 @@ def _ratio(text: str) -> float:
     return len(zlib.compress(raw)) / max(1, len(raw))
 
 
-def tfidf_ridge(known: Sequence[Row], asked: Sequence[Row]) -> Floats:
-    """Ridge on TF-IDF of words, the usual baseline of text regression."""
+def _words(known: Sequence[Row], asked: Sequence[Row]) -> tuple[sparse.csr_matrix, sparse.csr_matrix] | None:
+    """TF-IDF of both; None where no word occurs twice in what is known."""
     vectoriser = TfidfVectorizer(sublinear_tf=True, min_df=2)
     try:
-        features = vectoriser.fit_transform([row.text for row in known])
-    except ValueError:  # no word occurs twice
+        learned = vectoriser.fit_transform([row.text for row in known])
+    except ValueError:
+        return None
+    return learned, vectoriser.transform([row.text for row in asked])
+
+
+def tfidf_ridge(known: Sequence[Row], asked: Sequence[Row]) -> Floats:
+    """Ridge on TF-IDF of words, the usual baseline of text regression."""
+    if (words := _words(known, asked)) is None:
         return constant(known, asked)
-    model = Ridge(alpha=1.0).fit(features, _logs(known))
-    return np.asarray(model.predict(vectoriser.transform([row.text for row in asked])), np.float64)
+    learned, given = words
+    return np.asarray(Ridge(alpha=1.0).fit(learned, _logs(known)).predict(given), np.float64)
 
 
 def words_and_cues(known: Sequence[Row], asked: Sequence[Row]) -> Floats:
     """Ridge on TF-IDF of words and the classifier's own cues, standardised; sources weigh one over the root of their size."""
-    vectoriser = TfidfVectorizer(sublinear_tf=True, min_df=2)
-    scaler = StandardScaler().fit([row.measured.cues for row in known])
-    try:
-        words = vectoriser.fit_transform([row.text for row in known])
-    except ValueError:  # no word occurs twice
+    if (words := _words(known, asked)) is None:
         return constant(known, asked)
+    scaler = StandardScaler().fit([row.measured.cues for row in known])
+    learned, given = (_beside(part, scaler, rows) for part, rows in zip(words, (known, asked), strict=True))
     sizes = Counter(row.source for row in known)
     weights = np.array([sizes[row.source] ** -0.5 for row in known])
-    model = Ridge(alpha=_RIDGE).fit(_beside(words, scaler, known), _logs(known), weights / weights.mean())
-    features = _beside(vectoriser.transform([row.text for row in asked]), scaler, asked)
-    return np.asarray(model.predict(features), np.float64)
+    model = Ridge(alpha=_RIDGE).fit(learned, _logs(known), weights / weights.mean())
+    return np.asarray(model.predict(given), np.float64)
 
 
 _RIDGE, _CUE_SCALE, _FARTHEST = 10.0, 0.1, 4.0  # the best of a few, chosen on what judges: in its favour
 
 
-def _beside(words: sparse.spmatrix, scaler: StandardScaler, rows: Sequence[Row]) -> sparse.csr_matrix:
+def _beside(words: sparse.csr_matrix, scaler: StandardScaler, rows: Sequence[Row]) -> sparse.csr_matrix:
     cues = scaler.transform([row.measured.cues for row in rows]).clip(-_FARTHEST, _FARTHEST)
     return sparse.hstack([words, sparse.csr_matrix(cues * _CUE_SCALE)]).tocsr()
 

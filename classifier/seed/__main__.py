@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import random
 import re
@@ -16,7 +15,7 @@ from classifier.scorer import Scorer, View
 from classifier.seed.packages import Task, code, javascript, prose, translations
 from classifier.seed.programs import TASKS
 from classifier.seed.recall import RECALL, tool_call
-from classifier.seed.replay import Draft
+from classifier.seed.replay import Draft, name_of
 
 EACH = 16  # requests of every program
 WRITTEN = Path(__file__).parent / "written.txt"
@@ -76,7 +75,7 @@ def main() -> int:
 
 def _row(task: Task, tools: list[Any], draft: Draft) -> dict[str, Any]:
     messages = [{"role": "user", "content": task.prompt}]
-    name = hashlib.sha256(json.dumps([task.source, messages, tools]).encode()).hexdigest()[:12]
+    name = name_of(task.source, messages, tools)
     asked: dict[str, Any] = {"messages": messages} | ({"tools": tools} if tools else {})
     if task.source.startswith("packages"):
         asked = {"features": Scorer.load().features(View.of(asked))}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import hashlib
 import json
 import random
 import sys
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from classifier.seed.replay import Draft
+from classifier.seed.replay import Draft, name_of
 
 LARGEST_FILE = 90_000_000  # bytes: a few collections of evals are one task in a million variations
 LINES = 2002  # of a file, that are looked at
@@ -41,8 +40,7 @@ class Asked:
     @property
     def name(self) -> str:
         """A stable name of the request."""
-        said = json.dumps([self.kind, self.messages, list(self.tools)])
-        return hashlib.sha256(said.encode()).hexdigest()[:12]
+        return name_of(self.kind, self.messages, self.tools)
 
     @property
     def request(self) -> dict[str, Any]:
@@ -64,8 +62,7 @@ def conversations(archive: Path) -> Iterator[Asked]:
             for name in packed.getnames()
             if name.endswith("_demo.json")
         }
-    for language, sizes in (("en", (300, 360, 220)), ("zh", (120, 140, 90))):
-        dialogue, single, tools = sizes
+    for language, dialogue, single, tools in (("en", 300, 360, 220), ("zh", 120, 140, 90)):
         for row in _some(samples[f"dpo_{language}_demo"], dialogue, f"dpo{language}"):
             turns = [{"role": _ROLES.get(t["from"], "user"), "content": t["value"]} for t in row["conversations"]]
             if turns[-1]["role"] == "user":

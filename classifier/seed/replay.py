@@ -7,6 +7,7 @@ environment of their own.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -50,6 +51,11 @@ def looked_up(
         place += run + 1
         steps += 1
     return len(answer) / steps
+
+
+def name_of(source: str, messages: Sequence[Mapping[str, str]], tools: Sequence[object] = ()) -> str:
+    """A stable name of a request."""
+    return hashlib.sha256(json.dumps([source, list(messages), list(tools)]).encode()).hexdigest()[:12]
 
 
 def chat(messages: Sequence[Mapping[str, str]], tools: Sequence[object] = ()) -> str:
