@@ -13,7 +13,7 @@ import numpy as np
 
 from classifier import artifact
 from classifier.calibrate import apply, dealt, folds, knots, left_out, ranks
-from classifier.dataset import Row, digest, sample_of
+from classifier.dataset import DataError, Row, digest, sample_of
 from classifier.judge import by_source, calibration, judge, spearman
 from classifier.model import Floats, Indices, Sample, Settings
 from classifier.rivals import RIVALS
@@ -93,7 +93,15 @@ def cross_validate(
 def judge_held_back(
     rows: Sequence[Row], own: Sequence[Row], unseen: Sequence[Row], settings: Settings | None = None
 ) -> tuple[Report, dict[str, Outcome]]:
-    """Learn from all of `rows` and `own`, as `train` does, and judge on `unseen`, beside rivals that learn from `rows`."""
+    """Learn from all of `rows` and `own`, as `train` does, and judge on `unseen`, beside rivals that learn from `rows`.
+
+    Raises:
+        DataError: some of `unseen` have been seen.
+    """
+    if seen := len({row.prompt for row in rows} & {row.prompt for row in unseen}):
+        raise DataError(
+            f"{seen} of the requests held back are among those to learn from; take them out of one of the two"
+        )
     weights, about = train([*rows, *own], settings=settings)
     outcome = _applied(weights, unseen)
     rivals = {
