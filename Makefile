@@ -84,8 +84,9 @@ dashboards: $(READY) ## Write the Grafana dashboards again
 deploy-check: $(DEPLOY_READY) $(NODE_READY) $(TOOLS_READY) ## Check deploy/: manifests, flags, policies, images, rules
 	$(BIN)/python -m deploy.check
 
-COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --strip-extras --no-annotate --allow-unsafe \
-	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links $(if $(UPGRADE),--upgrade)
+# One set of pins for every Python from 3.11 on, with markers where they differ.
+COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --quiet --no-annotate --custom-compile-command "make lock" \
+	--no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade)
 
 lock: $(READY) ## Pin all dependencies again; UPGRADE=1 takes newer releases
 	$(COMPILE) --extra dev --extra train --extra cloudwatch --output-file requirements/dev.txt pyproject.toml

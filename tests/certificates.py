@@ -52,6 +52,18 @@ class Authority:
         now = datetime.now(UTC)
         names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         own = x509.SubjectKeyIdentifier.from_public_key(public)
+        # From Python 3.13 on, an authority that does not say that it may sign certificates is not believed.
+        use = x509.KeyUsage(
+            digital_signature=not authority,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            key_cert_sign=authority,
+            crl_sign=authority,
+            encipher_only=False,
+            decipher_only=False,
+        )
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
@@ -62,6 +74,7 @@ class Authority:
             .not_valid_after(now + timedelta(hours=1))
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(use, critical=True)
             .add_extension(own, critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
             .sign(self._key, hashes.SHA256())

@@ -105,7 +105,7 @@ def spans_of(told: dict[str, Any]) -> dict[str, Any]:
             return value
         ids = {"traceId", "spanId", "parentSpanId"}
         return {
-            key: base64.b64encode(bytes.fromhex(one)).decode() if key in ids else rebased(one)
+            key: base64.urlsafe_b64encode(bytes.fromhex(one)).decode() if key in ids else rebased(one)
             for key, one in value.items()
         }
 
