@@ -249,7 +249,16 @@ static PyObject *kernel_context(Kernel *self, PyObject *text) {
 }
 
 static PyObject *kernel_be_portable(Kernel *self, PyObject *Py_UNUSED(ignored)) {
-    self->weights.wide = 0;
+    Weights *w = &self->weights, plain = *w;
+    plain.wide = 0;
+    if (w->wide) {
+        int rows = w->blocks * BLOCK;
+        if (!(plain.grid = PyMem_Calloc((size_t)rows * (size_t)w->stride + 1, 1))) return PyErr_NoMemory();
+        for (int p = 0; p < rows; p++)
+            for (int c = 0; c < w->stride; c++) plain.grid[weights_place(&plain, p, c)] = w->grid[weights_place(w, p, c)];
+        PyMem_Free(w->grid);
+        *w = plain;
+    }
     Py_RETURN_NONE;
 }
 

@@ -15,6 +15,14 @@
 enum { RATIO = FINE / STEPS };
 static const float LEAST = -87.0f; /* e to this power is about the smallest normal number */
 
+/* Where in the grid a prototype has a cue: row by row, or, for the widest registers, pairs of cues side by side for a whole block of
+   prototypes, so that each has a lane of its own and nothing is added up across lanes. */
+size_t weights_place(const Weights *w, int prototype, int cue) {
+    if (!w->wide) return (size_t)prototype * (size_t)w->stride + (size_t)cue;
+    size_t block = (size_t)(prototype / BLOCK) * BLOCK * (size_t)w->stride;
+    return block + 2 * ((size_t)(cue / 2) * BLOCK + (size_t)(prototype % BLOCK)) + (size_t)(cue % 2);
+}
+
 /* Lay the tables out for reading; the arrays are checked by the caller. Returns -1 when a prototype is not on the grid. */
 int weights_fill(Weights *w, const float *prototypes, const float *words, const float *rarity, const float *likeness) {
     for (int b = 0; b < 2 * BUCKETS; b++) {
@@ -25,7 +33,7 @@ int weights_fill(Weights *w, const float *prototypes, const float *words, const 
         for (int c = 0; c < w->names; c++) {
             float value = prototypes[(size_t)p * (size_t)w->names + (size_t)c], steps = rintf(value * STEPS);
             if (fabsf(steps) > CLIP * STEPS || fabsf(steps - value * STEPS) > 1e-3f) return -1;
-            w->grid[(size_t)p * (size_t)w->stride + (size_t)c] = (int8_t)steps;
+            w->grid[weights_place(w, p, c)] = (int8_t)steps;
             w->lengths[p] += RATIO * RATIO * (int32_t)steps * (int32_t)steps;
         }
         for (int h = 0; h < HEADS; h++)
@@ -51,19 +59,23 @@ FASTEST static void products_anywhere(const int8_t *restrict grid, const int16_t
 }
 
 #ifdef HAS_VNNI
-_Static_assert(NARROW % 32 == 0 && PADDED % 32 == 0, "rows are read by 32 cues");
+_Static_assert(BLOCK == 64 && NARROW % 4 == 0 && PADDED % 4 == 0, "a block is four registers, and its pairs of cues are taken by twos");
 
-/* The same, 32 products at a time. */
+#define TWO(sum, at, pair) _mm512_dpwssd_epi32(sum, _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(grid + (at)))), pair)
+
+/* The same for a block whose cues lie in pairs, 32 products at a time. Each step waits for its last: eight are under way at once. */
 __attribute__((target("avx512bw,avx512vnni"))) static void products_vnni(const int8_t *grid, const int16_t *fine, int32_t *out, int stride) {
-    for (int p = 0; p < BLOCK; p++, grid += stride) {
-        __m512i sum = _mm512_setzero_si512(), other = sum;
-        for (int c = 0; c < stride; c += 32) {
-            __m512i cues = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(grid + c)));
-            __m512i next = _mm512_dpwssd_epi32(other, cues, _mm512_loadu_si512(fine + c));
-            other = sum, sum = next;
-        }
-        out[p] = _mm512_reduce_add_epi32(_mm512_add_epi32(sum, other));
+    const __m512i none = _mm512_setzero_si512();
+    __m512i a = none, b = none, c = none, d = none, e = none, f = none, g = none, h = none;
+    for (const int16_t *end = fine + stride; fine < end; fine += 4, grid += 4 * BLOCK) {
+        int32_t pair[2];
+        memcpy(pair, fine, sizeof pair);
+        __m512i one = _mm512_set1_epi32(pair[0]), two = _mm512_set1_epi32(pair[1]);
+        a = TWO(a, 0, one), b = TWO(b, 32, one), c = TWO(c, 64, one), d = TWO(d, 96, one);
+        e = TWO(e, 128, two), f = TWO(f, 160, two), g = TWO(g, 192, two), h = TWO(h, 224, two);
     }
+    _mm512_storeu_si512(out, _mm512_add_epi32(a, e)), _mm512_storeu_si512(out + 16, _mm512_add_epi32(b, f));
+    _mm512_storeu_si512(out + 32, _mm512_add_epi32(c, g)), _mm512_storeu_si512(out + 48, _mm512_add_epi32(d, h));
 }
 #endif
 

@@ -18,7 +18,7 @@ typedef struct {
     float decay;              /* of likeness with the squared distance */
     Word *words;              /* 2 * BUCKETS */
     int blocks;               /* of BLOCK prototypes; behind the last one everything is zero */
-    int8_t *grid;             /* (blocks * BLOCK, stride): standardised cues in steps of 1 / STEPS */
+    int8_t *grid;             /* (blocks * BLOCK, stride): standardised cues in steps of 1 / STEPS, as weights_place says */
     int32_t *lengths;         /* (blocks * BLOCK): their squared lengths, in steps of 1 / FINE */
     float *likeness;          /* (HEADS, blocks * BLOCK) */
     double *knot_x, *knot_y;
@@ -36,6 +36,7 @@ typedef struct {
 
 int weights_fill(Weights *w, const float *prototypes, const float *words, const float *rarity, const float *likeness);
 int weights_wide(void);
+size_t weights_place(const Weights *w, int prototype, int cue);
 Prediction predict(const Weights *w, const Measured *m);
 
 #endif
