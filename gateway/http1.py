@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from gateway.headers import Head, lines
+from gateway.lockstep import BURST, OTHERS
 from gateway.reply import Broken, Reply
 
 if TYPE_CHECKING:
@@ -70,11 +71,15 @@ class Connection(asyncio.Protocol):
         self._head_bytes = 0
         self._framed = self._seen = self._between_chunks = False
         self._passage = None
-        if len(body) <= 65536:
-            transport.write(head + body)
-        else:
+        if len(body) > 65536:
             transport.write(head)
             transport.write(body)
+        elif OTHERS.ready or BURST.waiting:
+            BURST.add(self.loop, transport, head + body)
+            if not OTHERS.ready:  # nobody is about to send more
+                BURST.leave()
+        else:
+            transport.write(head + body)
         return reply
 
     def is_open(self) -> bool:

@@ -22,6 +22,7 @@ from uvicorn.server import ServerState
 from gateway.answering import Answering
 from gateway.errors import BadRequest, GatewayError, HeadersTooLarge, RequestTimeout
 from gateway.headers import Head
+from gateway.lockstep import BURST
 from gateway.request import LINE, Request, Targets
 
 _UPGRADING = frozenset({b"upgrade", b"http2-settings"})
@@ -112,7 +113,8 @@ class Inbound(asyncio.Protocol):
                 self._head_timer = self.loop.call_later(self.header_seconds, self._head_late)
 
     def eof_received(self) -> None:
-        """A client that has said its last word has left: the transport closes."""
+        """A client that has said its last word has left: the transport closes, once what waits for it is written."""
+        BURST.leave()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - how it ended makes no difference
         """Tell the request that runs; those behind it are never begun."""
@@ -261,8 +263,13 @@ class Inbound(asyncio.Protocol):
                 self._idle_timer = self.loop.call_later(self._keep_alive_seconds, self._look_if_idle)
             self.resume_reading()
 
+    def is_one_of_many(self) -> bool:
+        """Whether others are being answered too, and nothing of this connection's own waits for the answer under way."""
+        return len(self.state.tasks) > 1 and not self._waiting
+
     def shutdown(self) -> None:
         """Close once the current response is complete, as the server stops."""
+        BURST.leave()
         if self.current is None:
             self.transport.close()
         else:
@@ -271,6 +278,7 @@ class Inbound(asyncio.Protocol):
     def refuse(self, error: GatewayError) -> None:
         """Answer without the application and close, once the answers to whole requests before this one are complete."""
         current = self.current
+        BURST.leave()  # the answer before may be in it
         if self.transport.is_closing():
             return
         if current is not None and current is not self._reading:
@@ -323,6 +331,7 @@ class Inbound(asyncio.Protocol):
         idle = 0.0 if busy else self.loop.time() - self._idle_since
         if idle >= self._keep_alive_seconds:
             self._idle_timer = None
+            BURST.leave()  # timers come before it
             self.transport.close()
         else:
             self._idle_timer = self.loop.call_later(self._keep_alive_seconds - idle, self._look_if_idle)

@@ -17,6 +17,7 @@ import httptools
 import msgspec
 
 from gateway.headers import lines
+from gateway.lockstep import BURST
 
 try:
     from gateway._native import Passage
@@ -117,7 +118,10 @@ class Request(msgspec.Struct, eq=False):
             self._begin(status, headers)
             body = self._framed(body, more=False)
             head, self._head = self._head, b""
-            connection.transport.write(head + body)
+            if self.keep_alive and connection.is_one_of_many():
+                BURST.add(connection.loop, connection.transport, head + body)
+            else:
+                connection.transport.write(head + body)
             self._end()
         return True
 

@@ -376,3 +376,69 @@ async def test_a_client_that_leaves_at_once_leaves_no_task() -> None:
 
     assert state.tasks == set()
     assert problems == []
+
+
+class Sheet(Nowhere):
+    """A transport that notes what is written and that it was closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Note it."""
+        self.said.append(bytes(data))
+
+    def is_closing(self) -> bool:
+        """Whether it is."""
+        return b"closed" in self.said
+
+    def close(self) -> None:
+        """Note it, once."""
+        if not self.is_closing():
+            self.said.append(b"closed")
+
+
+@pytest.mark.parametrize(
+    ("then", "last"),
+    [
+        (lambda one: one.data_received(b"nonsense\r\n\r\n"), [b"HTTP/1.1 400 Refused", b"closed"]),
+        (lambda one: one.shutdown(), [b"closed"]),
+        (lambda one: (one.eof_received(), one.transport.close()), [b"closed"]),
+        (lambda one: one._look_if_idle(), [b"closed"]),
+    ],
+    ids=["nonsense", "a shutdown", "the client's end", "idleness"],
+)
+async def test_an_answer_that_waits_for_others_leaves_before_the_connection_ends(
+    then: Callable[[Inbound], object], last: list[bytes]
+) -> None:
+    """Whatever ends a connection while its answer is about to leave with those of others, the answer goes first."""
+    done, before = asyncio.Event(), list[bytes]()
+
+    async def answering(scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG001
+        if scope["path"] == "/other":
+            await done.wait()  # so that the first is not alone
+        assert scope["extensions"][LINE].answer(200, [(b"content-length", b"2")], b"ok")
+        if scope["path"] == "/one":
+            before.extend(sheet.said)
+            then(one)
+
+    config = uvicorn.Config(answering, timeout_keep_alive=0)
+    config.load()
+    state, loop, sheet = ServerState(), asyncio.get_running_loop(), Sheet()
+    other, one = Inbound(config, state, {}, loop), Inbound(config, state, {}, loop)
+    for connection, transport, path in ((other, Sheet(), b"/other"), (one, sheet, b"/one")):
+        connection.connection_made(transport)
+        connection.data_received(b"GET %b HTTP/1.1\r\nhost: a\r\n\r\n" % path)
+    await asyncio.sleep(0.01)
+    said = list(sheet.said)
+    done.set()
+    await asyncio.sleep(0.01)
+    for connection in (one, other):
+        connection.connection_lost(None)
+    await asyncio.sleep(0)
+
+    assert before == []
+    assert said[0].startswith(b"HTTP/1.1 200 OK")
+    assert said[0].endswith(b"ok")
+    assert [part.partition(b"\r\n")[0] for part in said[1:]] == last

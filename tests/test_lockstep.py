@@ -11,7 +11,7 @@ from harness import config_for, serving, until
 
 from gateway import lockstep
 from gateway.engine import EngineSettings, serve
-from gateway.lockstep import Lockstep
+from gateway.lockstep import Burst, Lockstep
 
 
 def test_a_call_alone_waits_for_nobody() -> None:
@@ -54,6 +54,87 @@ async def test_a_call_that_is_cancelled_between_steps_is_not_waited_for() -> Non
     await asyncio.gather(waiting, return_exceptions=True)
 
     assert others.ready == 1
+
+
+class Sheet(asyncio.WriteTransport):
+    """A transport that writes its name and what it is given on a common sheet."""
+
+    def __init__(self, name: str, sheet: list[str]) -> None:
+        super().__init__()
+        self._name, self._sheet, self._closed = name, sheet, False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Note it."""
+        self._sheet.append(self._name + bytes(data).decode())
+
+    def is_closing(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    def close(self) -> None:
+        """Take nothing more."""
+        self._closed = True
+
+
+async def test_writes_leave_in_their_order_in_the_next_turn() -> None:
+    """What several calls write waits until all that were ready have had their turn, and then leaves in order."""
+    burst, sheet, loop = Burst(), list[str](), asyncio.get_running_loop()
+    one, two = Sheet("one ", sheet), Sheet("two ", sheet)
+
+    burst.add(loop, one, b"a")
+    burst.add(loop, two, b"b")
+    burst.add(loop, one, b"c")
+    assert sheet == []
+    await asyncio.sleep(0)
+    assert sheet == ["one a", "two b", "one c"]
+
+    burst.add(loop, two, b"d")
+    await asyncio.sleep(0)
+    assert sheet[3:] == ["two d"]
+
+
+async def test_a_burst_has_a_bound_and_leaves_when_it_is_told_to() -> None:
+    """At its bound it leaves at once, as it does when asked to; nothing is written twice."""
+    burst, sheet, loop = Burst(), list[str](), asyncio.get_running_loop()
+    one = Sheet("", sheet)
+
+    for number in range(Burst.MOST + 1):
+        burst.add(loop, one, b"%d" % number)
+    assert len(sheet) == Burst.MOST
+    burst.leave()
+    assert sheet == [str(number) for number in range(Burst.MOST + 1)]
+    await asyncio.sleep(0)
+    assert len(sheet) == Burst.MOST + 1
+
+
+async def test_what_waits_for_a_closed_transport_is_dropped() -> None:
+    """A client that has left in between keeps nobody else's bytes back."""
+    burst, sheet, loop = Burst(), list[str](), asyncio.get_running_loop()
+    gone, there = Sheet("gone ", sheet), Sheet("there ", sheet)
+
+    burst.add(loop, gone, b"a")
+    burst.add(loop, there, b"b")
+    gone.close()
+    await asyncio.sleep(0)
+
+    assert sheet == ["there b"]
+
+
+def test_a_loop_that_ended_holds_nothing_back() -> None:
+    """What waited in a loop that has ended is forgotten, and the next loop's writes leave."""
+    burst, sheet = Burst(), list[str]()
+
+    async def add(name: str, *, turn: bool) -> None:
+        burst.add(asyncio.get_running_loop(), Sheet(name, sheet), b"")
+        if turn:
+            await asyncio.sleep(0)
+
+    ended = asyncio.new_event_loop()
+    burst.add(ended, Sheet("early", sheet), b"")  # never runs
+    ended.close()
+    asyncio.run(add("late", turn=True))
+
+    assert sheet == ["late"]
 
 
 class Highest:
@@ -104,6 +185,24 @@ async def test_calls_that_come_at_once_go_in_lockstep_and_leave_nothing_ready() 
     assert 2 <= await ready.seen() <= 8
     assert lockstep.OTHERS.ready == 0
     assert {call.outcome for call in gateway.finished} <= {"ok", "client_gone"}
+
+
+async def test_calls_that_come_at_once_are_sent_and_answered_in_bursts() -> None:
+    """Requests to engines and answers to clients of calls that run together leave together, each whole and once."""
+    async with scripted([reply(ANSWER)]) as engine, AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(serving(config_for({"base": [engine.url]})))
+        guests = await _known(stack, gateway.port, 8)
+        waiting = Highest(lambda: len(lockstep.BURST.waiting))
+        for _ in range(5):
+            for guest in guests:
+                guest.writer.write(post(CHAT))
+            answers = [await guest.answer() for guest in guests]
+            assert [(answer.status, answer.body) for answer in answers] == [(200, answers[0].body)] * 8
+        await gateway.settled(8 * 6)
+
+    assert await waiting.seen() > 1
+    assert lockstep.BURST.waiting == []
+    assert [call.outcome for call in gateway.finished] == ["ok"] * 48
 
 
 async def test_calls_that_plan_together_do_not_overfill_a_pool() -> None:
