@@ -32,11 +32,12 @@ STOP_SECONDS: Final = 15.0
 
 @dataclass(frozen=True, slots=True)
 class FrontPool:
-    """One pool of the gateway: the engine in it, where that answers, and how fast it was found to be."""
+    """One pool of the gateway: the engine in it, where that answers, how fast it was found to be, and US dollars an hour."""
 
     spec: EngineSpec
     url: str
     pace: Pace
+    price_per_hour: float = PRICE_PER_HOUR
 
     def tables(self) -> str:
         """Return the pool's tables in TOML."""
@@ -53,7 +54,7 @@ class FrontPool:
             "step_seconds": round(self.pace.step_seconds, 5),
             "step_growth": round(self.pace.growth, 4),
             "ttft_seconds": round(self.pace.ttft_seconds, 4),
-            "price_per_hour": PRICE_PER_HOUR,
+            "price_per_hour": self.price_per_hour,
         }
         if spec.speculative_config is not None:
             ngram = spec.speculative_config["method"] == "ngram"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -9,25 +10,39 @@ import httpx
 import pytest
 
 from e2e.lab.conftest import Fleet
-from e2e.lab.stand import EXPLORES_NOT, PACE, SECONDS, STORY, Engine, Front, chat
-from gateway.measure.lab.front import FrontPool, gateway
+from e2e.lab.stand import EXPLORES_NOT, SECONDS, STORY, Engine, Front, chat
+from gateway.measure.lab.front import PRICE_PER_HOUR, FrontPool, gateway
+from gateway.measure.lab.pace import pace
 
 pytestmark = pytest.mark.timeout(SECONDS)
 BODY = chat(STORY, stream=True, max_tokens=32)
+NEEDED = 1.4
 
 
 @pytest.fixture
 def steered(
     fleet: Fleet, baseline: Engine, http: httpx.Client, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Front]:
-    """A gateway of its own before baseline and the engine whose acceptance is dictated."""
+    """A gateway of its own before baseline and the engine whose acceptance is dictated.
+
+    How long that one's steps take beside baseline's is the processor's affair: on some they take no longer. So it is priced to
+    be the cheaper one from NEEDED tokens a step on.
+    """
     folder = tmp_path_factory.mktemp("steered")
     fleet.ready("dictated")
+    fleet.dictate(1.0)
+    dictated = fleet.launched["dictated"].url
+    plain, drafted = (
+        asyncio.run(pace(url, model=fleet.specs[name].served_model, slots=1))
+        for name, url in (("baseline", baseline.url), ("dictated", dictated))
+    )
+    price = PRICE_PER_HOUR * NEEDED * plain.step_seconds / drafted.step_seconds
     pools = [
-        FrontPool(fleet.specs["baseline"], baseline.url, PACE),
-        FrontPool(fleet.specs["dictated"], fleet.launched["dictated"].url, PACE),
+        FrontPool(fleet.specs["baseline"], baseline.url, plain),
+        FrontPool(fleet.specs["dictated"], dictated, drafted, price_per_hour=price),
     ]
-    with gateway(pools, folder, EXPLORES_NOT) as url, ExitStack() as ending:
+    by_cost = {"routing": {**EXPLORES_NOT["routing"], "cost_weight": 1.0}}
+    with gateway(pools, folder, by_cost) as url, ExitStack() as ending:
         yield Front(url, folder / "gateway.log", http, ending)
 
 
