@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -17,6 +16,7 @@ from sklearn.preprocessing import StandardScaler
 
 from classifier.dataset import Row
 from classifier.judge import spearman
+from classifier.model import balance
 
 Floats = npt.NDArray[np.float64]
 Rival = Callable[[Sequence[Row], Sequence[Row]], Floats]
@@ -101,9 +101,8 @@ def words_and_cues(known: Sequence[Row], asked: Sequence[Row]) -> Floats:
         return constant(known, asked)
     scaler = StandardScaler().fit([row.measured.cues for row in known])
     learned, given = (_beside(part, scaler, rows) for part, rows in zip(words, (known, asked), strict=True))
-    sizes = Counter(row.source for row in known)
-    weights = np.array([sizes[row.source] ** -0.5 for row in known])
-    model = Ridge(alpha=_RIDGE).fit(learned, _logs(known), weights / weights.mean())
+    weights = balance(np.array([row.source for row in known]))
+    model = Ridge(alpha=_RIDGE).fit(learned, _logs(known), weights)
     return np.asarray(model.predict(given), np.float64)
 
 

@@ -74,11 +74,10 @@ class Connection(asyncio.Protocol):
         if len(body) > 65536:
             transport.write(head)
             transport.write(body)
-        elif OTHERS.ready or BURST.waiting:
+        elif OTHERS.ready:
             BURST.add(self.loop, transport, head + body)
-            if not OTHERS.ready:  # nobody is about to send more
-                BURST.leave()
-        else:
+        else:  # nobody is about to send more
+            BURST.leave()
             transport.write(head + body)
         return reply
 

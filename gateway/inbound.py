@@ -248,7 +248,7 @@ class Inbound(asyncio.Protocol):
         if self.transport.is_closing():
             return
         if not keep:
-            self.transport.close()
+            self.close()
         elif self._waiting:
             self._begin(self._waiting.popleft())
         elif self._refusal is not None:
@@ -258,7 +258,7 @@ class Inbound(asyncio.Protocol):
             if self._reading is not None:
                 # It was answered before its end: the client may finish within the time of a head, then it is cut.
                 self._reading = None
-                self._head_timer = self.loop.call_later(self.header_seconds, self.transport.close)
+                self._head_timer = self.loop.call_later(self.header_seconds, self.close)
             elif self._idle_timer is None:
                 self._idle_timer = self.loop.call_later(self._keep_alive_seconds, self._look_if_idle)
             self.resume_reading()
@@ -267,32 +267,36 @@ class Inbound(asyncio.Protocol):
         """Whether others are being answered too, and nothing of this connection's own waits for the answer under way."""
         return len(self.state.tasks) > 1 and not self._waiting
 
+    def close(self) -> None:
+        """Close, once what waits for the client has been written."""
+        BURST.leave()
+        self.transport.close()
+
     def shutdown(self) -> None:
         """Close once the current response is complete, as the server stops."""
-        BURST.leave()
         if self.current is None:
-            self.transport.close()
+            self.close()
         else:
             self.current.keep_alive = False
 
     def refuse(self, error: GatewayError) -> None:
         """Answer without the application and close, once the answers to whole requests before this one are complete."""
         current = self.current
-        BURST.leave()  # the answer before may be in it
         if self.transport.is_closing():
             return
         if current is not None and current is not self._reading:
             self._refusal = error
             return
         if current is not None and current.begun:  # it is being answered before its end, which now never comes
-            self.transport.close()
+            self.close()
             return
         body = error.body()
         head = (
             b"HTTP/1.1 %d Refused\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
         )
+        BURST.leave()  # the answer before may be in it
         self.transport.write(head % (error.status, len(body)) + body)
-        self.transport.close()
+        self.close()
 
     def resume_reading(self) -> None:
         """Read on after a pause, unless requests wait behind the current one."""
@@ -318,7 +322,7 @@ class Inbound(asyncio.Protocol):
             late = f"The request's headers took over {self.header_seconds:g} s."
             self.refuse(RequestTimeout(late, code="header_timeout"))
         else:
-            self.transport.close()  # connected and silent
+            self.close()  # connected and silent
 
     def _stop_head_timer(self) -> None:
         if self._head_timer is not None:
@@ -331,8 +335,7 @@ class Inbound(asyncio.Protocol):
         idle = 0.0 if busy else self.loop.time() - self._idle_since
         if idle >= self._keep_alive_seconds:
             self._idle_timer = None
-            BURST.leave()  # timers come before it
-            self.transport.close()
+            self.close()
         else:
             self._idle_timer = self.loop.call_later(self._keep_alive_seconds - idle, self._look_if_idle)
 

@@ -102,7 +102,7 @@ class Request(msgspec.Struct, eq=False):
                 await self.send({"type": "http.response.body"})
         finally:
             if not self._complete:
-                connection.transport.close()
+                connection.close()
             # Both lead back here: left in place, every request would wait for the garbage collector.
             self._departure = self._passage = None
             del self.scope["extensions"]

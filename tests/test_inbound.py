@@ -398,6 +398,12 @@ class Sheet(Nowhere):
         if not self.is_closing():
             self.said.append(b"closed")
 
+    def pause_reading(self) -> None:
+        """Do nothing: the test says what comes."""
+
+    def resume_reading(self) -> None:
+        """Do nothing."""
+
 
 @pytest.mark.parametrize(
     ("then", "last"),
@@ -442,3 +448,33 @@ async def test_an_answer_that_waits_for_others_leaves_before_the_connection_ends
     assert said[0].startswith(b"HTTP/1.1 200 OK")
     assert said[0].endswith(b"ok")
     assert [part.partition(b"\r\n")[0] for part in said[1:]] == last
+
+
+async def test_an_answer_does_not_wait_for_others_before_one_that_does_not() -> None:
+    """Of requests behind one another, the first is answered at once though others run: the second may be written directly."""
+    done = asyncio.Event()
+
+    async def answering(scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG001
+        if scope["path"] == "/other":
+            await done.wait()
+        if scope["path"] == "/first":
+            assert scope["extensions"][LINE].answer(200, [(b"content-length", b"5")], b"first")
+        else:
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"6")]})
+            await send({"type": "http.response.body", "body": b"second"})
+
+    config = uvicorn.Config(answering)
+    config.load()
+    state, loop, sheet = ServerState(), asyncio.get_running_loop(), Sheet()
+    other, one = Inbound(config, state, {}, loop), Inbound(config, state, {}, loop)
+    for connection, transport, paths in ((other, Sheet(), (b"/other",)), (one, sheet, (b"/first", b"/second"))):
+        connection.connection_made(transport)
+        connection.data_received(b"".join([b"GET %b HTTP/1.1\r\nhost: a\r\n\r\n" % path for path in paths]))
+    await asyncio.sleep(0.01)
+    done.set()
+    await asyncio.sleep(0.01)
+    for connection in (one, other):
+        connection.connection_lost(None)
+    await asyncio.sleep(0)
+
+    assert [part[-6:].strip() for part in sheet.said] == [b"first", b"second"]
