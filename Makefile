@@ -11,6 +11,7 @@ INTERPRETER = $(if $(filter file,$(origin PYTHON)),$(shell $(PYTHON) requirement
 BIN := .venv/bin
 # Stamps lie inside of what they stand for, so that deleting that is enough to have it built again.
 READY := .venv/.ready
+PACKAGES := .venv/.packages
 LAB_READY := .lab/.ready
 NODE_READY := tests/node/node_modules/.ready
 TOOLS_READY := .tools/.ready
@@ -99,12 +100,17 @@ audit: $(READY) ## Ask the vulnerability database about what serving needs
 clean: ## Remove all that make has built
 	@if [ -f .lab/run/session.json ]; then $(BIN)/python -m gateway.measure.lab down; fi
 	rm -rf .venv .lab .tools bench/.cache tests/node/node_modules build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find classifier gateway -name '*.so' -delete
 	find . -name __pycache__ -type d -prune -exec rm -r {} +
 
-$(READY): requirements/dev.txt pyproject.toml $(wildcard classifier/native/*.[ch] gateway/native/*.[ch])
+$(PACKAGES): requirements/dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; name one with PYTHON=" if sys.version_info < (3, 11) else 0)'
 	$(INTERPRETER) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/dev.txt
+	@touch $@
+
+# Compiled modules take the place of their sources, so an edited one is compiled again before anything runs.
+$(READY): $(PACKAGES) pyproject.toml $(wildcard $(foreach package,classifier gateway,$(addprefix $(package)/,*.py */*.py native/*.[ch])))
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -128,7 +134,7 @@ $(LAB_READY): pyproject.toml
 	@$(LAB_WANTED) > .lab/.wanted
 	@touch $(LAB_READY)
 
-$(DEPLOY_READY): requirements/deploy.txt $(READY)
+$(DEPLOY_READY): requirements/deploy.txt $(PACKAGES)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/deploy.txt
 	@touch $@
 

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from gateway import compiled
+
 COMMANDS = {
     "serve": "gateway.serve",
     "check": "gateway.check",
@@ -27,6 +29,10 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; returns 0 when all is well, 1 when the check or the service failed, 2 for wrong use."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if edited := compiled.stale():
+        sys.stderr.write(
+            f"{', '.join(edited)}: edited since compiled, and runs as it was; `make setup` compiles it again\n"
+        )
     parser = argparse.ArgumentParser(
         prog="draftlane", description="Routes each request by how predictable its answer is."
     )

@@ -1,4 +1,4 @@
-"""What holds for every test: under CI=true nothing is skipped."""
+"""What holds for every test: it runs what stands in the sources, and under CI=true nothing is skipped."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 
+from gateway import compiled
+
 pytest_plugins = ["pytester"]
 
 # A shell starts what it puts into the background deaf to interrupts, and so would be what tests start and interrupt.
@@ -20,6 +22,13 @@ settings.register_profile(
     "draftlane", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("draftlane")
+
+
+def pytest_configure() -> None:
+    """Refuse to test modules as they were before they were edited."""
+    if edited := compiled.stale():
+        raise pytest.UsageError(f"edited since compiled: {', '.join(edited)}; `make setup` compiles again")
+
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 

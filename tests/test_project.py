@@ -10,9 +10,12 @@ import sys
 import tomllib
 import zipfile
 from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
+
+from gateway.native import build
 
 ROOT = Path(__file__).parent.parent
 LONGEST_MODULE = 350
@@ -143,12 +146,12 @@ def test_committed_files_name_no_registry_and_no_machine() -> None:
 
 
 def test_the_wheel_carries_all_that_serving_needs(tmp_path: Path) -> None:
-    """A built wheel holds both packages with their data, the command, the licence, and nothing else."""
+    """A built wheel holds both packages with their data and what was compiled, the command, the licence, and nothing else."""
     source = tmp_path / "source"  # building leaves traces beside the sources
     for path in committed():
         (source / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, source / path.relative_to(ROOT))
-    build = [
+    command = [
         sys.executable,
         "-m",
         "pip",
@@ -159,7 +162,7 @@ def test_the_wheel_carries_all_that_serving_needs(tmp_path: Path) -> None:
         str(tmp_path),
         str(source),
     ]
-    subprocess.run(build, check=True, capture_output=True)
+    subprocess.run(command, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("draftlane-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         held = set(archive.namelist())
@@ -171,8 +174,8 @@ def test_the_wheel_carries_all_that_serving_needs(tmp_path: Path) -> None:
     ]
     data = {str(path) for path in packages if path.suffix not in (".c", ".h", ".pyi")}
     assert len(data) > 100
-    for package in ("classifier", "gateway"):
-        assert any(name.startswith(f"{package}/_native.") and name.endswith(".so") for name in held)
+    for path in ("classifier/_native.py", "gateway/_native.py", *build.sources()):
+        assert path.replace(".py", EXTENSION_SUFFIXES[0]) in held
     assert data <= held
     assert {name.split("/")[0] for name in held if ".dist-info/" not in name} == {"gateway", "classifier"}
     assert any(name.endswith("licenses/LICENSE") for name in held)

@@ -1,0 +1,64 @@
+"""Builds what is compiled: the C beside this file, and the modules that every call passes, as they stand, by Cython.
+
+Their Python remains the source, and where there is no compiler it is what runs, more slowly. Types in it stay what they are
+elsewhere, words for readers and the type checker: nothing is refused that Python would take. docs/performance.md has the gain.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from setuptools import Extension
+from setuptools.command.build_ext import build_ext
+
+MODULES = {
+    "classifier": "conversation kernel scorer view",
+    "gateway": """admission answering api app attempts beside breaker conversations encoding errors exchange headers http1
+        hygiene inbound learning lockstep log loop mirror observation pipeline pools quotas record rejoin relay reply request
+        shortcut splice sse steering tenants trace traces turns upstream usage verdict watch window wire""",
+    "gateway/console": "lately",
+    "gateway/ledger": "cost ledger outbox receipts settlement totals",
+    "gateway/metrics": "calls known page recent spread states tally",
+    "gateway/routing": """constraints curve curves economics evidence explore guards plan prior sharing templates thresholds
+        view weigh words""",
+}
+
+
+def sources() -> list[str]:
+    """Return the files that are compiled, as paths from the project's root."""
+    return [f"{package}/{name}.py" for package, names in MODULES.items() for name in names.split()]
+
+
+def extensions() -> list[Extension]:
+    """Return the modules of the data path, translated to C under build/."""
+    try:
+        from Cython.Build import cythonize
+    except ImportError:  # a build without isolation, where nobody asked for it
+        return []
+    translated = cythonize(  # type: ignore[no-untyped-call]
+        [
+            Extension(
+                path.removesuffix(".py").replace("/", "."), [path], extra_compile_args=["-O2", "-g0"], optional=True
+            )
+            for path in sources()
+        ],
+        build_dir="build/cython",
+        compiler_directives={"annotation_typing": False, "language_level": 3},
+        quiet=True,
+    )
+    assert isinstance(translated, list)
+    return translated
+
+
+class Build(build_ext):  # type: ignore[misc]
+    """Builds as many extensions at once as there are processors, and in place only those whose sources have changed."""
+
+    def finalize_options(self) -> None:
+        """Add the modules of the data path to the extensions that pyproject.toml names."""
+        known = {extension.name for extension in self.distribution.ext_modules}
+        self.distribution.ext_modules += [one for one in extensions() if one.name not in known]
+        super().finalize_options()
+        self.parallel: int | None = self.parallel or os.cpu_count()
+        if self.inplace:  # where else a temporary directory is built in, and thrown away
+            self.build_lib = self.build_temp = str(Path("build", "inplace"))
