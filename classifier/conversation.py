@@ -70,14 +70,14 @@ def ends(items: Sequence[object], count: int) -> Sequence[object]:
 
 def read(content: object, into: Reading, depth: int = DEPTH) -> None:
     """Gather the text of a message's content: a string, a part, or a list of either, nested at most `depth` times."""
-    if content.__class__ is str:
+    if type(content) is str:
         into.add(content)
     elif isinstance(content, str):
         into.add(str(content))
     elif isinstance(content, Mapping):
         _read_part(content, into, depth)
     elif isinstance(content, list) and depth > 0:
-        if content and content[0].__class__ is int:
+        if content and type(content[0]) is int:
             into.token_ids += len(content)
             return
         for part in ends(content, SEEN_PARTS):
@@ -108,7 +108,7 @@ def _read_part(part: Mapping[str, object], into: Reading, depth: int) -> None:
 
 def _has_messages(items: Sequence[object]) -> bool:
     """Whether one of the first items is an object, as messages are."""
-    return any(item.__class__ is dict or isinstance(item, Mapping) for item in items[:4])
+    return any(type(item) is dict or isinstance(item, Mapping) for item in items[:4])
 
 
 MESSAGE_KEYS = {"chat": "messages", "messages": "messages", "responses": "input", "completions": "prompt"}
@@ -124,7 +124,7 @@ Said = tuple[str, str, str, str, int, int, int, int, int, int, int]
 def conversation(body: Mapping[str, object], kind: str) -> Said:
     """Read a request's messages, its prompt or its input; `kind` is the endpoint, another one is read as chat."""
     key = MESSAGE_KEYS.get(kind, "messages")
-    if compiled is not None and body.__class__ is dict:
+    if compiled is not None and type(body) is dict:
         found = compiled(body, key)
         if found is not None:
             return found
@@ -163,11 +163,11 @@ class Conversation:
         """Walk backwards, so that the newest turns have the first claim on the room there is."""
         found = False
         for item in reversed(items):
-            if item.__class__ is not dict and not isinstance(item, Mapping):
+            if type(item) is not dict and not isinstance(item, Mapping):
                 continue
             role, kind = item.get("role"), item.get("type")
             content = item.get("content", item)
-            if role.__class__ is not str:
+            if type(role) is not str:
                 role = str(role) if isinstance(role, str) else None if role is None else ""
             if role in _SYSTEM:
                 read(content, self.system)

@@ -21,9 +21,9 @@ _MASK = str.maketrans("123456789", "000000000")
 
 def number(value: object) -> float | None:
     """`value` as a finite float, or None for anything else (booleans are no numbers)."""
-    if value.__class__ is float:
+    if type(value) is float:
         return value if math.isfinite(value) else None
-    if value.__class__ is not int:
+    if type(value) is not int:
         return None
     try:
         return float(value)
@@ -33,7 +33,7 @@ def number(value: object) -> float | None:
 
 def _tools(tools: object) -> tuple[Sequence[str], str, int]:
     """Names, a bounded text of names and descriptions, and the number of the tools offered."""
-    if tools.__class__ is not list:
+    if type(tools) is not list:
         return (), "", 0
     names: list[str] = []
     reading = Reading(TOOLS_CAP)

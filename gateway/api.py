@@ -35,6 +35,8 @@ _BOTH_PORTS = frozenset({"/healthz", "/readyz"})
 class Api:
     """Dispatches requests. `operators` serves everything that is not a client's call; `sinks` get each finished call."""
 
+    __slots__ = ("_admin_port", "_operators", "_pipeline", "_sinks", "_under_way")
+
     def __init__(
         self, pipeline: Pipeline, operators: ASGIApp, sinks: Iterable[Sink], *, admin_port: int | None = None
     ) -> None:

@@ -89,9 +89,10 @@ class Gateway:
         self.pipeline = Pipeline(live)
         self._orders = None if share is None else Orders(share.folder, live, self._take_over)
         self._call_log = CallLog() if config.server.log == "json" else None
-        sinks: list[Sink] = [self.metrics.finished, live.learning, live.conversations]
+        # Methods, as what a call of an object means is looked up each time.
+        sinks: list[Sink] = [self.metrics.finished, live.learning.__call__, live.conversations.__call__]
         if self._call_log is not None:
-            sinks.append(self._call_log)
+            sinks.append(self._call_log.__call__)
         self.api = Api(self.pipeline, operators.build(self), sinks, admin_port=admin_port)
         self.metrics.inflight(lambda: self.api.running)
         self._app = _with_cors(self.api, config)

@@ -11,6 +11,7 @@ from gateway.config import Limits
 from gateway.errors import GatewayError, Unavailable
 from gateway.pools import Lease, Pool, Replica
 from gateway.reply import Reply
+from gateway.usage import Told
 from gateway.verdict import Verdict
 
 MAX_ATTEMPTS = 4
@@ -52,6 +53,7 @@ class Stream(Attempt, kw_only=True):
     reply: Reply
     lease: Lease
     first_byte_at: float
+    told: Told | None = None  # by a reply that was whole when it was opened
 
     def close(self) -> None:
         """Release the replica; aborts the engine's work unless the reply is complete."""

@@ -71,11 +71,11 @@ class Beside:
             clock=live.clock,
         )
         ledger, self.settlement = self._open_books(store, receipts)
-        for sink in (receipts.append, ledger.append, self.steering, self.lately):
+        for sink in (receipts.append, ledger.append, self.steering.__call__, self.lately.__call__):
             add_sink(sink)
         self._traces = None if live.config.server.traces is None else Traces(live.config.server.traces)
         if self._traces is not None:
-            add_sink(self._traces)
+            add_sink(self._traces.__call__)
         self._keeper = live.observer = self._keep_observations()
         metrics.engines(self._readings)
 

@@ -31,6 +31,8 @@ class Place(msgspec.Struct, frozen=True):
 class Conversations:
     """Remembers places by conversation; a sink of finished calls."""
 
+    __slots__ = ("_places",)
+
     def __init__(self) -> None:
         self._places: OrderedDict[tuple[str, str, str], Place] = OrderedDict()  # a dict would search for its oldest
 

@@ -31,6 +31,9 @@ _LOOKS = 3  # turns of the loop after the time to connect is over, in which it m
 class Connection(asyncio.Protocol):
     """One connection to the origin, carrying one reply at a time."""
 
+    __slots__ = """_between_chunks _client _framed _head _head_bytes _head_only _parser _passage _reading_paused _reply
+        _seen _transport _used idle_since loop on_header""".split()
+
     def __init__(self, client: Client) -> None:
         self._client = client
         self.loop = client.loop
@@ -66,7 +69,8 @@ class Connection(asyncio.Protocol):
         reply = Reply(self, self.loop, self._used)
         self._reply = reply
         self._used = True
-        self._parser = httptools.HttpResponseParser(self)
+        if self._parser is None:  # the next reply is the same parser's next message
+            self._parser = httptools.HttpResponseParser(self)
         self._head.begin()
         self._head_bytes = 0
         self._framed = self._seen = self._between_chunks = False
@@ -217,6 +221,9 @@ class Client:
         url: the origin; a path in it is put before every request's path.
         tls: context for https origins; the system's defaults when absent.
     """
+
+    __slots__ = """_connect_seconds _host _host_line _idle _open _port _prefix _retired _tls
+        buffer_bytes last_byte_at loop""".split()
 
     def __init__(self, url: str, *, tls: ssl.SSLContext | None = None) -> None:
         parts = urlsplit(url)

@@ -34,6 +34,10 @@ MAX_BODY_AHEAD = 262_144  # bytes of a body that are read before the application
 class Inbound(asyncio.Protocol):
     """One client connection; `protocol` makes the class for given bounds."""
 
+    __slots__ = """_answering _begun _head _head_again _head_bytes _head_timer _idle_since _idle_timer _in_head
+        _keep_alive_seconds _known_host _parser _paused _reading _refusal _scope _targets _url _waiting app
+        current drained loop lost on_header state transport""".split()
+
     max_header_bytes = 65536
     header_seconds = 10.0
 
@@ -342,4 +346,5 @@ class Inbound(asyncio.Protocol):
 
 def protocol(max_header_bytes: int, header_seconds: float) -> type[Inbound]:
     """Return the protocol class for these bounds; uvicorn makes one object per connection."""
-    return type("Inbound", (Inbound,), {"max_header_bytes": max_header_bytes, "header_seconds": header_seconds})
+    bounds = {"max_header_bytes": max_header_bytes, "header_seconds": header_seconds}
+    return type("Inbound", (Inbound,), {"__slots__": (), **bounds})

@@ -30,6 +30,8 @@ class SharedCurves:
 class Learning:
     """Feeds curves and pools; biased observations are left out (see `observation`)."""
 
+    __slots__ = ("_curves", "_pools")
+
     def __init__(self, pools: Pools, curves: Curves) -> None:
         self._pools = pools
         self._curves = curves

@@ -12,7 +12,6 @@ import re
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -27,7 +26,6 @@ _FACTS = (
 _NUMBERS = (
     "score threshold break_even expected propensity duration ttft acceptance steps step_seconds slot_seconds cost_usd"
 ).split()
-_facts, _numbers = attrgetter(*_FACTS), attrgetter(*_NUMBERS)
 _UNKNOWN = {name: None if name == "error" else "" for name in _FACTS}
 _Line = msgspec.defstruct(  # encoding a struct takes a third of what filling and encoding a dict does
     "_Line",
@@ -47,6 +45,8 @@ _log = logging.getLogger(__name__)
 
 class CallLog:
     """A sink that writes each finished call as one line; `write` gets bytes that hold whole lines."""
+
+    __slots__ = ("_calls", "_timer", "_write")
 
     def __init__(self, write: Callable[[bytes], object] | None = None) -> None:
         self._write = write or _to_stdout
@@ -83,16 +83,28 @@ def _told(line: bytes) -> bytes:
     return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", line.decode()).encode()
 
 
-def _line(finished: Finished) -> msgspec.Struct:
-    """Return the call as it is logged: what is unknown or empty is left out, numbers have six decimals."""
-    overhead = finished.overhead
+def _line(call: Finished) -> msgspec.Struct:
+    """Return the call as it is logged: what is unknown or empty is left out, numbers have six decimals.
+
+    Each attribute is named in the order of `_FACTS` and `_NUMBERS`, as what is named in compiled code is found at once.
+    """
+    facts = (
+        call.request_id, call.endpoint, call.tenant, call.model, call.stream, call.status, call.outcome, call.error,
+        call.pool, call.replica, call.resumed_from, call.attempts, call.reason, call.detail, call.explored, call.shadow,
+        call.template, call.prompt_tokens, call.completion_tokens, call.usage_source, call.source, call.biased,
+    )  # fmt: skip
+    numbers = (
+        call.score, call.threshold, call.break_even, call.expected, call.propensity, call.duration, call.ttft,
+        call.acceptance, call.steps, call.step_seconds, call.slot_seconds, call.cost_usd,
+    )  # fmt: skip
+    overhead = call.overhead
     return _Line(
-        datetime.fromtimestamp(finished.time, UTC),
+        datetime.fromtimestamp(call.time, UTC),
         "call",
-        *_facts(finished),
-        *micros(_numbers(finished)),
+        *facts,
+        *micros(numbers),
         dict(zip(overhead, micros(tuple(overhead.values())), strict=True)) or None,
-        finished.prompt or None,
+        call.prompt or None,
     )
 
 

@@ -31,6 +31,8 @@ _log = logging.getLogger(__name__)
 class Mirror:
     """Sends copies; `share` of the calls it is asked about, chosen by `chance`."""
 
+    __slots__ = ("_chance", "_limits", "_sinks", "_tasks", "_upstream")
+
     def __init__(
         self, upstream: Upstream, sinks: Iterable[Sink], limits: Limits, *, chance: Callable[[], float] = random.random
     ) -> None:

@@ -59,6 +59,8 @@ class Live:
 class Pipeline:
     """The way of a call from its headers to an opened stream."""
 
+    __slots__ = ("live",)
+
     def __init__(self, live: Live) -> None:
         self.live = live
 

@@ -84,6 +84,10 @@ class Lease:
 class Pool:
     """Replicas that share a model and an engine configuration, and what they have shown."""
 
+    __slots__ = """_alone_seconds _bound _drafter _growth _longest _supports ahead authorization config enabled identity
+        kind load_factor name price_per_slot_second replicas revision served_model slots speculative tls
+        ttft_seconds turns usd_per_hour verdict window""".split()
+
     def __init__(self, config: PoolConfig, replicas: list[Replica], key: str | None) -> None:
         self.config = config
         # What calls ask for is read once: each look at a model of pydantic's takes as long as ten at an attribute.
@@ -236,6 +240,8 @@ class Pool:
 
 class Pools:
     """All pools by name, built from the configuration; a reload keeps the state of replicas that stay."""
+
+    __slots__ = ("_by_name", "_of_model")
 
     def __init__(self, config: Config, env: Mapping[str, str]) -> None:
         self._by_name: dict[str, Pool] = {}

@@ -104,7 +104,7 @@ async def _copy(
     headers += exchange.headers()
     if not events and reply.complete and line is not None and send == line.send:  # nobody stands between, as CORS would
         body = reply.take()
-        _book_body(exchange, reply, body)
+        _book_body(exchange, stream, body)
         if line.answer(reply.status, headers, body):
             return
         reply.unread(body)
@@ -284,7 +284,7 @@ async def _copy_body(exchange: Exchange, stream: Stream, send: Send, watch: Watc
                 size += len(data)
             last = reply.complete and not reply.pending
             if last:
-                _book_body(exchange, reply, b"".join(kept))
+                _book_body(exchange, stream, b"".join(kept))
             watch.sending_since = exchange.clock()
             await send({"type": "http.response.body", "body": data, "more_body": not last})
             watch.sending_since = 0.0
@@ -298,9 +298,9 @@ async def _copy_body(exchange: Exchange, stream: Stream, send: Send, watch: Watc
             line.abort()
 
 
-def _book_body(exchange: Exchange, reply: Reply, body: bytes) -> None:
-    told = usage.read(body) if exchange.call is not None else usage.Told()
-    if reply.status < 400:
+def _book_body(exchange: Exchange, stream: Stream, body: bytes) -> None:
+    told = usage.Told() if exchange.call is None else stream.told or usage.read(body)
+    if stream.reply.status < 400:
         exchange.whole(told.usage, told.speculation)
     else:
         exchange.usage, exchange.speculation, exchange.outcome = told.usage, told.speculation, "engine_error"

@@ -42,6 +42,8 @@ class Tenant:
 class Tenants:
     """All tenants of a configuration, by their keys, with what they use now."""
 
+    __slots__ = ("_anonymous", "_by_digest", "_by_name", "_config", "_env", "_quotas", "_rooms", "_uses")
+
     def __init__(
         self, config: Config, env: Mapping[str, str], quotas: Quotas | None = None, rooms: Rooms = alone
     ) -> None:

@@ -18,9 +18,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
-import msgspec
-
-from gateway import sse
+from gateway import sse, usage
 from gateway.attempts import (
     MAX_ATTEMPTS,
     Attempt,
@@ -44,6 +42,8 @@ _HELD = 65536  # bytes of a stream without a token that are held back: more cann
 
 class Upstream:
     """Opens streams on the pools' replicas."""
+
+    __slots__ = ("_budgets", "_chance", "_limits", "_pools")
 
     def __init__(self, pools: Pools, limits: Limits, *, chance: Callable[[], float] = random.random) -> None:
         self._pools = pools
@@ -227,8 +227,6 @@ class Upstream:
             reply.abort()
             raise
         reply.unlimit()
-        if not streams and reply.complete and not _is_readable(reply):
-            raise Broken("its answer is no JSON", seen=True)
         return Stream(
             pool=pool,
             replica=replica,
@@ -238,6 +236,7 @@ class Upstream:
             sent_at=sent_at,
             first_byte_at=first_at,
             attempts=tries.count,
+            told=None if streams else _told(reply),
         )
 
     async def _request(
@@ -310,21 +309,14 @@ async def _going_on(reply: Reply, idle_seconds: float) -> bytes:
         raise Silent(f"The engine sent nothing for {idle_seconds:g} s.") from None
 
 
-def _is_readable(reply: Reply) -> bool:
-    """Whether a whole reply that says it is JSON is JSON; half of one must not pass for a success."""
-    body = reply.unread_bytes
-    if not (body and reply.is_json):
-        return True
-    try:
-        _scan(body)
-    except msgspec.DecodeError:
-        return False
-    except RecursionError:  # deep, not broken
-        return True
-    return True
-
-
-_scan = msgspec.json.Decoder(msgspec.Raw).decode
+def _told(reply: Reply) -> usage.Told | None:
+    """Return what a whole reply tells of itself; half of an answer that says it is JSON must not pass for a success."""
+    if not (reply.complete and reply.is_json and reply.pending):
+        return None
+    told = usage.read_whole(reply.unread_bytes)
+    if told is None:
+        raise Broken("its answer is no JSON", seen=True)
+    return told
 
 
 def _length(pool: Pool) -> float:

@@ -75,9 +75,37 @@ class Told(msgspec.Struct):
 def read(data: bytes, before: Usage | None = None) -> Told:
     """Read a JSON body or the data of one event; `before` is what earlier events told. Unreadable data tells nothing."""
     try:
-        message = _decode(data)
+        return _told(_decode(data), before)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return Told()
+
+
+def read_whole(body: bytes) -> Told | None:
+    """Read a body that says it is JSON; None where it is none, as half of one is. What it says in other types tells nothing."""
+    try:
+        return _told(_decode(body), None)
+    except RecursionError:  # deep, not broken
+        return Told()
+    except msgspec.ValidationError:  # of other types up to here, and not looked at from here on
+        return Told() if _is_json(body) else None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        _scan(body)
+    except RecursionError:
+        return True
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
+_scan = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+def _told(message: _Message, before: Usage | None) -> Told:
     inner = message.response or message.message
     counts = message.usage or (inner.usage if inner else None)
     metrics = message.metrics or (inner.metrics if inner else None)

@@ -36,6 +36,8 @@ class Watch:
     `sending_since` is set by the relay around a write to the client: loop time, or 0 when it is not writing.
     """
 
+    __slots__ = ("_ended", "_exchange", "_limits", "_receive", "_serving", "_task", "_timer", "line", "sending_since")
+
     def __init__(self, exchange: Exchange, receive: Receive, limits: Limits, line: Request | None) -> None:
         self._exchange = exchange
         self._receive = receive

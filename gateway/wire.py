@@ -148,7 +148,7 @@ def _conversation(messages: list[dict[str, Any]] | None) -> str:
     said = ""
     for message in messages[:_BEGINNING] if messages else ():
         role, text = message["role"], message.get("content")
-        if text.__class__ is not str:
+        if type(text) is not str:
             text = _first_text(text)
         size = len(text)
         if size > _HASHED:
@@ -161,9 +161,9 @@ def _conversation(messages: list[dict[str, Any]] | None) -> str:
 
 def _first_text(parts: Any) -> str:
     """Return the text that content in parts begins with; "" where it begins with anything else."""
-    first = parts[0] if parts.__class__ is list and parts else None
-    text = first.get("text") if first.__class__ is dict else None
-    return text if text.__class__ is str else ""
+    first = parts[0] if type(parts) is list and parts else None
+    text = first.get("text") if type(first) is dict else None
+    return text if type(text) is str else ""
 
 
 _BEGINNING = 4  # messages among which the first user message is looked for
@@ -219,15 +219,15 @@ def _require_messages(messages: Sequence[dict[str, Any]]) -> bool:
     parts = False
     for index, message in enumerate(messages):
         content = message.get("content")
-        if message.get("role").__class__ is not str:
+        if type(message.get("role")) is not str:
             raise _wrong(f"messages[{index}].role", "a string")
-        if content.__class__ is str or content is None:
+        if type(content) is str or content is None:
             continue
-        if content.__class__ is not list:
+        if type(content) is not list:
             raise _wrong(f"messages[{index}].content", "a string or an array")
         parts = True
         for place, part in enumerate(content):
-            if part.__class__ is not dict and part.__class__ is not str:
+            if type(part) is not dict and type(part) is not str:
                 raise _wrong(f"messages[{index}].content[{place}]", "an object")
     return parts
 
@@ -304,8 +304,8 @@ def _has_media(messages: str | Sequence[Any] | None) -> bool:
     if not messages or isinstance(messages, str):
         return False
     for message in messages:
-        parts = message.get("content") if message.__class__ is dict else None
-        if parts.__class__ is list:
+        parts = message.get("content") if type(message) is dict else None
+        if type(parts) is list:
             for part in parts:
                 if isinstance(part, dict) and part.get("type") in _MEDIA:
                     return True

@@ -125,7 +125,7 @@ def test_a_cycle_would_be_seen() -> None:
     """The count above is not zero for want of looking."""
     with uncollected() as found:
         client: Any = Client("http://127.0.0.1:9")
-        client.itself = client
+        client.loop = client
         del client
 
     assert found["Client"] == 1

@@ -70,6 +70,23 @@ async def test_a_call_is_one_line() -> None:
     assert line["completion_tokens"] == 6
 
 
+async def test_each_fact_is_under_its_own_name() -> None:
+    """No two fields of a line have changed places: each has what the record has by that name."""
+    kinds = {name: str(kind) for name, kind in Finished.__annotations__.items()}
+    numbers = {name: place + 0.5 for place, (name, kind) in enumerate(kinds.items()) if "float" in kind}
+    told = {name: f"the {name}" for name in kinds if name not in {*numbers, "scored", "trace", "prompt"}}
+    maps = {name: {} for name in ("overhead", "counterfactual")}
+    pipe = Pipe()
+    log = CallLog(pipe.write)
+    log(Finished(**{**told, **numbers, **maps, "time": 1.0}))
+    log.flush()
+
+    (line,) = pipe.lines
+    del line["time"], line["event"]
+    assert len(line) == 34
+    assert line == {name: value for name, value in {**told, **numbers}.items() if name in line}
+
+
 async def test_what_is_not_known_is_left_out() -> None:
     """Absent values and empty words make no fields, while false and zero are said."""
     pipe = Pipe()

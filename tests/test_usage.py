@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.usage import Speculation, Told, Usage, read
+from gateway.usage import Speculation, Told, Usage, read, read_whole
 
 OPENAI: dict[str, Any] = {"prompt_tokens": 9, "completion_tokens": 6, "total_tokens": 15}
 TYPED: dict[str, Any] = {"input_tokens": 9, "output_tokens": 6}
@@ -102,6 +102,25 @@ def test_an_engine_without_speculation_tells_none(metrics: Any) -> None:
 def test_what_cannot_be_read_tells_nothing(data: bytes) -> None:
     """Malformed data, and usage that is none, is no error: there is simply nothing to count."""
     assert read(data) == Told()
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (b'{"usage":{"prompt_tokens":9,"completion_tokens":2}}', Told(usage=Usage(9, 2))),
+        (b'{"usage":{"prompt_tokens":"9"},"choices":[{}]}', Told()),
+        (b"[1, 2]", Told()),
+        (b"[" * 100_000, Told()),
+        (b'{"usage":{"prompt_tokens":9,"completion_tokens":2}', None),
+        (b'{"usage":{"prompt_tokens":"9"},"choices":[{', None),
+        (b'{"usage":{"prompt_tokens":9}}{}', None),
+        (b"", None),
+        (b"\xff", None),
+    ],
+)
+def test_a_whole_body_tells_its_usage_or_is_none(body: bytes, found: Told | None) -> None:
+    """Of a body that says it is JSON one reading tells both what it says and whether it is whole; odd types are no defect."""
+    assert read_whole(body) == found
 
 
 @given(st.binary(max_size=80))

@@ -174,7 +174,10 @@ Prediction predict(const Weights *w, const Measured *m) {
     float z[PADDED] = {0};
     double heads[HEADS];
     Prediction found;
-    for (int c = 0; c < w->names; c++) z[c] = fminf((float)CLIP, fmaxf((float)-CLIP, ((float)m->cues[c] - w->centre[c]) * w->scale[c]));
+    for (int c = 0; c < w->names; c++) {
+        float cue = ((float)m->cues[c] - w->centre[c]) * w->scale[c], above = cue > (float)-CLIP ? cue : (float)-CLIP;
+        z[c] = above < (float)CLIP ? above : (float)CLIP;
+    }
     for (int h = 0; h < HEADS; h++) heads[h] = w->bias[h];
     for (int c = 0; c < w->names; c++)
         for (int h = 0; h < HEADS; h++) heads[h] += z[c] * w->cues[h][c];

@@ -75,6 +75,8 @@ class Step:
 class Lately:
     """Steps of the last minutes, oldest first."""
 
+    __slots__ = ("_steps",)
+
     def __init__(self) -> None:
         self._steps: deque[Step] = deque(maxlen=KEPT_STEPS)
 

@@ -88,6 +88,8 @@ class _Rows:
 class Calls:
     """Counts finished calls; `reasons` and `policies` are the closed sets of plans and of counterfactuals."""
 
+    __slots__ = ("_families", "_free", "_known", "_pairs", "_policies", "_reasons", "_rows")
+
     def __init__(self, families: Families, known: Known, *, reasons: Iterable[str], policies: Iterable[str]) -> None:
         self._families = families
         self._known = known

@@ -44,6 +44,10 @@ class Metrics:
         clock: monotonic seconds.
     """
 
+    __slots__ = (
+        """_calls _clock _engines _families _guards _known _others _paid_until _prices _states _uncounted""".split()
+    )
+
     def __init__(
         self,
         registry: CollectorRegistry,

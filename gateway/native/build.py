@@ -39,7 +39,12 @@ def extensions() -> list[Extension]:
     translated = cythonize(  # type: ignore[no-untyped-call]
         [
             Extension(
-                path.removesuffix(".py").replace("/", "."), [path], extra_compile_args=["-O2", "-g0"], optional=True
+                path.removesuffix(".py").replace("/", "."),
+                [path],
+                include_dirs=["gateway/native"],
+                depends=["gateway/native/sites.h"],
+                extra_compile_args=["-O2", "-g0"],
+                optional=True,
             )
             for path in sources()
         ],
@@ -48,7 +53,23 @@ def extensions() -> list[Extension]:
         quiet=True,
     )
     assert isinstance(translated, list)
+    for extension in translated:
+        remember(Path(extension.sources[0]))
     return translated
+
+
+def remember(translated: Path) -> None:
+    """Have a translated module remember where it found attributes (see `sites.h`), if it is laid out as expected."""
+    code = translated.read_text()
+    before, mark, rest = code.partition(_OWN_CODE)
+    own, end, helpers = rest.partition(_SECTION)
+    if mark and end and _SITES not in before:
+        translated.write_text(f"{before}{_SITES}{mark}{own}{_SITES}{end}{helpers}")
+
+
+_SECTION = "/* #### Code section: "  # Cython's marks in what it writes
+_OWN_CODE = f"{_SECTION}module_code ### */"
+_SITES = '#include "sites.h"\n'
 
 
 class Build(build_ext):  # type: ignore[misc]

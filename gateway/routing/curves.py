@@ -79,6 +79,8 @@ class Curves:
         artefact: version of the artefact; what was learned on another one's scores is not merged.
     """
 
+    __slots__ = ("_curves", "_fast", "_names", "_outbox", "_reference", "_settings", "_slow", "_templates")
+
     def __init__(self, reference: Sequence[float], settings: Settings | None = None, *, artefact: str = "") -> None:
         if len(reference) != BINS:
             raise ValueError(f"a prior curve has {BINS} values, not {len(reference)}")

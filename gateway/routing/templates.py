@@ -100,6 +100,8 @@ class Template:
 class Templates:
     """The bounded table. The fingerprint "" stands for all calls of a tenant without a template."""
 
+    __slots__ = ("_curve_samples", "_fast", "_limit", "_slow", "_table")
+
     def __init__(self, *, limit: int, slow: Clock, fast: Clock, curve_samples: float) -> None:
         self._limit = limit
         self._slow, self._fast = slow, fast

@@ -33,6 +33,8 @@ class Published:
 class Thresholds:
     """What is published, by the name of the speculative pool."""
 
+    __slots__ = ("_published",)
+
     def __init__(self) -> None:
         self._published: dict[str, Published] = {}
 
