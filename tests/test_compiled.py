@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -68,6 +69,27 @@ def test_a_command_says_what_it_does_not_run(
         main(["--help"])
 
     assert "gateway/wire.py: edited since compiled" in capsys.readouterr().err
+
+
+def test_without_a_compiler_the_package_is_built(tmp_path: Path) -> None:
+    """Where no compiler works, the wheel has the sources and nothing compiled, and is no failure."""
+    source = tmp_path / "source"
+    parts = ("pyproject.toml", "README.md", "LICENSE", "gateway", "classifier")
+    for part in parts:
+        if (ROOT / part).is_dir():
+            shutil.copytree(ROOT / part, source / part, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+        else:
+            source.mkdir(exist_ok=True)
+            shutil.copy(ROOT / part, source / part)
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
+    environment = {**os.environ, "CC": "false"}
+    subprocess.run([*command, "--wheel-dir", tmp_path, source], env=environment, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("draftlane-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        held = set(archive.namelist())
+
+    assert set(build.sources()) <= held
+    assert not [name for name in held if name.endswith(".so")]
 
 
 def test_without_a_compiler_the_sources_run(tmp_path: Path) -> None:

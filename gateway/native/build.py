@@ -44,7 +44,6 @@ def extensions() -> list[Extension]:
                 include_dirs=["gateway/native"],
                 depends=["gateway/native/sites.h"],
                 extra_compile_args=["-O2", "-g0"],
-                optional=True,
             )
             for path in sources()
         ],
@@ -54,6 +53,7 @@ def extensions() -> list[Extension]:
     )
     assert isinstance(translated, list)
     for extension in translated:
+        extension.optional = True  # which Cython does not take over
         remember(Path(extension.sources[0]))
     return translated
 
