@@ -32,12 +32,19 @@ typedef struct {
 } SlotSite;
 
 typedef struct {
-    unsigned int version, offset;
+    SlotSite at;
     PyObject *method; /* borrowed; NULL where what is called stands in the slot */
 } CallSite;
 
-static int in_vain(unsigned int version, unsigned int offset, const PyTypeObject *type) {
-    return version == 0 && offset != 0 && offset == type->tp_version_tag;
+static int holds(const SlotSite *site, const PyTypeObject *type) { return site->version == type->tp_version_tag && site->version; }
+
+static int in_vain(const SlotSite *site, const PyTypeObject *type) {
+    return site->version == 0 && site->offset != 0 && site->offset == type->tp_version_tag;
+}
+
+static void remember(SlotSite *site, const PyTypeObject *type, int found, unsigned int offset) {
+    site->version = found ? type->tp_version_tag : 0;
+    site->offset = found ? offset : type->tp_version_tag;
 }
 
 /* Return where instances of `type` keep the attribute, or 0 where it is no slot; `found` is what the type has by that name. */
@@ -54,16 +61,15 @@ static PyObject **slot_at(PyObject *object, unsigned int offset) { return (PyObj
 static APART PyObject *look_up(SlotSite *site, PyObject *object, PyObject *name) {
     PyTypeObject *type = Py_TYPE(object);
     PyObject *found;
-    if (!in_vain(site->version, site->offset, type)) {
+    if (!in_vain(site, type)) {
         unsigned int offset = type->tp_getattro == PyObject_GenericGetAttr ? slot_of(type, name, 0, &found) : 0;
-        site->version = offset ? type->tp_version_tag : 0;
-        site->offset = offset ? offset : type->tp_version_tag;
+        remember(site, type, offset != 0, offset);
     }
     return PyObject_GetAttr(object, name);
 }
 
 static APART PyObject *site_get(SlotSite *site, PyObject *object, PyObject *name) {
-    if (site->version == Py_TYPE(object)->tp_version_tag && site->version) {
+    if (holds(site, Py_TYPE(object))) {
         PyObject *value = *slot_at(object, site->offset);
         if (value) return Py_NewRef(value);
     }
@@ -73,16 +79,15 @@ static APART PyObject *site_get(SlotSite *site, PyObject *object, PyObject *name
 static APART int look_up_and_set(SlotSite *site, PyObject *object, PyObject *name, PyObject *value) {
     PyTypeObject *type = Py_TYPE(object);
     PyObject *found;
-    if (!in_vain(site->version, site->offset, type)) {
+    if (!in_vain(site, type)) {
         unsigned int offset = type->tp_setattro == PyObject_GenericSetAttr ? slot_of(type, name, 1, &found) : 0;
-        site->version = offset ? type->tp_version_tag : 0;
-        site->offset = offset ? offset : type->tp_version_tag;
+        remember(site, type, offset != 0, offset);
     }
     return PyObject_SetAttr(object, name, value); /* without a value it deletes */
 }
 
 static APART int site_set(SlotSite *site, PyObject *object, PyObject *name, PyObject *value) {
-    if (site->version == Py_TYPE(object)->tp_version_tag && site->version && value) {
+    if (value && holds(site, Py_TYPE(object))) {
         PyObject **slot = slot_at(object, site->offset), *before = *slot;
         *slot = Py_NewRef(value);
         Py_XDECREF(before);
@@ -94,20 +99,19 @@ static APART int site_set(SlotSite *site, PyObject *object, PyObject *name, PyOb
 static APART PyObject *look_up_and_call(CallSite *site, PyObject *name, PyObject *const *args, size_t count, PyObject *names) {
     PyTypeObject *type = Py_TYPE(args[0]);
     PyObject *found = NULL;
-    if (!in_vain(site->version, site->offset, type)) {
+    if (!in_vain(&site->at, type)) {
         unsigned int offset = type->tp_getattro == PyObject_GenericGetAttr ? slot_of(type, name, 0, &found) : 0;
         int plain = found && PyType_HasFeature(Py_TYPE(found), Py_TPFLAGS_METHOD_DESCRIPTOR) && type->tp_dictoffset == 0;
-        site->version = offset || plain ? type->tp_version_tag : 0;
-        site->offset = offset || plain ? offset : type->tp_version_tag;
+        remember(&site->at, type, offset || plain, offset);
         site->method = plain ? found : NULL;
     }
     return PyObject_VectorcallMethod(name, args, count, names);
 }
 
 static APART PyObject *site_call(CallSite *site, PyObject *name, PyObject *const *args, size_t count, PyObject *names) {
-    if (site->version == Py_TYPE(args[0])->tp_version_tag && site->version) {
+    if (holds(&site->at, Py_TYPE(args[0]))) {
         int kept = !site->method; /* in the slot, and called without its holder */
-        PyObject *callee = kept ? *slot_at(args[0], site->offset) : site->method;
+        PyObject *callee = kept ? *slot_at(args[0], site->at.offset) : site->method;
         if (callee) {
             size_t given = (size_t)PyVectorcall_NARGS(count) - (size_t)kept;
             Py_INCREF(callee);
