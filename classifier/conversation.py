@@ -7,6 +7,7 @@ arrives, it is read; and the cost does not grow with the request past the caps b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeGuard
 
 try:
     from classifier._native import conversation as compiled
@@ -63,6 +64,15 @@ class Reading:
         return texts[0] if len(texts) == 1 else "\n".join(texts)
 
 
+def is_object(value: object) -> TypeGuard[Mapping[str, object]]:
+    """Whether a value is a JSON object. Types that decoders make are told at once: asking an ABC takes a hundred times as long."""
+    kind = type(value)
+    return kind is dict or (kind not in _NO_OBJECTS and isinstance(value, Mapping))
+
+
+_NO_OBJECTS = frozenset({type(None), str, int, float, bool, list})
+
+
 def ends(items: Sequence[object], count: int) -> Sequence[object]:
     """The first and the last `count` items, all of them when there are no more than that."""
     return items if len(items) <= 2 * count else [*items[:count], *items[-count:]]
@@ -74,7 +84,7 @@ def read(content: object, into: Reading, depth: int = DEPTH) -> None:
         into.add(content)
     elif isinstance(content, str):
         into.add(str(content))
-    elif isinstance(content, Mapping):
+    elif is_object(content):
         _read_part(content, into, depth)
     elif isinstance(content, list) and depth > 0:
         if content and type(content[0]) is int:
@@ -108,7 +118,7 @@ def _read_part(part: Mapping[str, object], into: Reading, depth: int) -> None:
 
 def _has_messages(items: Sequence[object]) -> bool:
     """Whether one of the first items is an object, as messages are."""
-    return any(type(item) is dict or isinstance(item, Mapping) for item in items[:4])
+    return any(is_object(item) for item in items[:4])
 
 
 MESSAGE_KEYS = {"chat": "messages", "messages": "messages", "responses": "input", "completions": "prompt"}
@@ -163,7 +173,7 @@ class Conversation:
         """Walk backwards, so that the newest turns have the first claim on the room there is."""
         found = False
         for item in reversed(items):
-            if type(item) is not dict and not isinstance(item, Mapping):
+            if not is_object(item):
                 continue
             role, kind = item.get("role"), item.get("type")
             content = item.get("content", item)

@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from classifier.conversation import MESSAGE_KEYS, SYSTEM_CAP, USER_CAP, Reading, clip, conversation, ends, read
+from classifier.conversation import MESSAGE_KEYS, SYSTEM_CAP, USER_CAP, Reading, clip, conversation, ends, is_object, read
 
 TOOLS_CAP = 1536
 SEEN_TOOLS = 32
@@ -38,10 +38,10 @@ def _tools(tools: object) -> tuple[Sequence[str], str, int]:
     names: list[str] = []
     reading = Reading(TOOLS_CAP)
     for tool in ends(tools, SEEN_TOOLS):
-        if not isinstance(tool, Mapping):
+        if not is_object(tool):
             continue
         inner = tool.get("function")
-        spec = inner if isinstance(inner, Mapping) else tool
+        spec = inner if is_object(inner) else tool
         name, description = spec.get("name"), spec.get("description")
         if isinstance(name, str):
             names.append(name[:128])
@@ -67,9 +67,9 @@ _FORMS = {"json_object": "json", "json_schema": "schema", "structural_tag": "gui
 def _format(body: Mapping[str, object]) -> str:
     """What form the answer is held to: "", "json" (any object), "schema" or "guided"."""
     wanted = body.get("response_format")
-    if wanted is None and isinstance(text := body.get("text"), Mapping):
+    if wanted is None and is_object(text := body.get("text")):
         wanted = text.get("format")
-    if isinstance(wanted, Mapping):
+    if is_object(wanted):
         kind = wanted.get("type")
         return _FORMS.get(kind, "") if isinstance(kind, str) else ""
     return "guided" if any(map(body.get, _GUIDED)) else ""
@@ -79,7 +79,7 @@ def _forced(choice: object) -> bool:
     """Whether `tool_choice` makes the model call a tool."""
     if isinstance(choice, str):
         return choice in ("required", "any")
-    return isinstance(choice, Mapping) and choice.get("type") in ("function", "tool", "any")
+    return is_object(choice) and choice.get("type") in ("function", "tool", "any")
 
 
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
@@ -142,7 +142,7 @@ class View(msgspec.Struct, kw_only=True, frozen=True):
 
         `kind` is the endpoint: chat, completions, responses or messages; another one is read as chat.
         """
-        if not isinstance(body, Mapping):
+        if not is_object(body):
             body = {}
         user, system, earlier, prefill, chars, results, turns, images, audio, files, tokens = conversation(body, kind)
         names, tools, count = _tools(body.get("tools"))

@@ -42,7 +42,7 @@ class Tenant:
 class Tenants:
     """All tenants of a configuration, by their keys, with what they use now."""
 
-    __slots__ = ("_anonymous", "_by_digest", "_by_name", "_config", "_env", "_quotas", "_rooms", "_uses")
+    __slots__ = ("_anonymous", "_by_digest", "_by_name", "_env", "_models", "_quotas", "_rooms", "_uses")
 
     def __init__(
         self, config: Config, env: Mapping[str, str], quotas: Quotas | None = None, rooms: Rooms = alone
@@ -66,7 +66,7 @@ class Tenants:
                 by_digest[digest] = (digest, tenant)
             if settings.anonymous:
                 anonymous = tenant
-        self._config, self._uses, self._by_name = config, uses, by_name
+        self._models, self._uses, self._by_name = config.models_by_name, uses, by_name
         self._by_digest, self._anonymous = by_digest, anonymous
 
     def named(self, name: str) -> Tenant | None:
@@ -100,7 +100,7 @@ class Tenants:
 
     def resolve(self, tenant: Tenant, name: str) -> Model:
         """Return the model behind a name or alias; raises NotFound alike for one that is unknown or not the tenant's."""
-        model = self._config.resolve_model(name)
+        model = self._models.get(name)
         if model is None or not tenant.may_use(model.name):
             shown = name if len(name) <= _SHOWN_NAME else name[:_SHOWN_NAME] + "…"
             raise NotFound(

@@ -108,22 +108,15 @@ void count_hints(const Lexicon *lexicon, const Measured *m, double *asked, doubl
     }
 }
 
-/* Bits that are set, by halves; the compiler's own is a call where a processor need not have the instruction. */
-static int ones(uint64_t bits) {
-    bits -= bits >> 1 & 0x5555555555555555;
-    bits = (bits & 0x3333333333333333) + (bits >> 2 & 0x3333333333333333);
-    return (int)(((bits + (bits >> 4)) & 0x0f0f0f0f0f0f0f0f) * 0x0101010101010101 >> 56);
-}
-
 /* Note the buckets of words and of pairs of neighbours. */
 static void note_buckets(Measured *m) {
     memset(m->seen, 0, sizeof m->seen);
-    for (Py_ssize_t i = 0; i < m->words; i++) {
-        uint64_t bucket = m->hashes[i] & (BUCKETS - 1);
-        m->seen[bucket >> 6] |= 1ull << (bucket & 63);
-    }
     m->distinct = 0;
-    for (int i = 0; i < SEEN / 2; i++) m->distinct += ones(m->seen[i]);
+    for (Py_ssize_t i = 0; i < m->words; i++) {
+        uint64_t bucket = m->hashes[i] & (BUCKETS - 1), bit = 1ull << (bucket & 63), *at = &m->seen[bucket >> 6];
+        m->distinct += !(*at & bit);
+        *at |= bit;
+    }
     for (Py_ssize_t i = 1; i < m->words; i++) {
         uint64_t bucket = ((m->hashes[i] * MIX + m->hashes[i - 1]) >> 20 & (BUCKETS - 1)) + BUCKETS;
         m->seen[bucket >> 6] |= 1ull << (bucket & 63);

@@ -70,16 +70,27 @@ static int read_lexicon(Kernel *self, PyObject *spec) {
 
 enum { CENTRE, SCALE, RARITY, PROTOTYPES, BIAS, CUES, WORDS, LIKENESS, NOISE, KNOTS, PARTS };
 
+static int make_grid(Weights *w) {
+    w->room = PyMem_Calloc((size_t)w->blocks * BLOCK * (size_t)w->stride + CACHE_LINE, 1);
+    if (!w->room) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    w->grid = (int8_t *)w->room + (CACHE_LINE - (uintptr_t)w->room % CACHE_LINE);
+    return 0;
+}
+
 static int make_room(Weights *w) {
     size_t k = (size_t)w->knots;
     w->words = PyMem_Calloc(2 * BUCKETS, sizeof *w->words);
     w->blocks = (w->prototypes + BLOCK - 1) / BLOCK;
     size_t rows = (size_t)w->blocks * BLOCK;
-    w->grid = PyMem_Calloc(rows * (size_t)w->stride + 1, 1);
     w->lengths = PyMem_Calloc(rows + 1, sizeof *w->lengths);
+    w->excess = PyMem_Calloc(rows + 1, sizeof *w->excess);
     w->likeness = PyMem_Calloc(rows * HEADS + 1, sizeof *w->likeness);
     w->knot_x = PyMem_Calloc(2 * k, sizeof *w->knot_x);
-    if (!w->words || !w->grid || !w->lengths || !w->likeness || !w->knot_x) {
+    if (make_grid(w) < 0) return -1;
+    if (!w->words || !w->lengths || !w->excess || !w->likeness || !w->knot_x) {
         PyErr_NoMemory();
         return -1;
     }
@@ -147,7 +158,7 @@ static int kernel_init(Kernel *self, PyObject *args, PyObject *kwargs) {
 
 static void kernel_dealloc(Kernel *self) {
     PyTypeObject *type = Py_TYPE(self);
-    PyMem_Free(self->weights.words), PyMem_Free(self->weights.grid), PyMem_Free(self->weights.lengths);
+    PyMem_Free(self->weights.words), PyMem_Free(self->weights.room), PyMem_Free(self->weights.lengths), PyMem_Free(self->weights.excess);
     PyMem_Free(self->weights.likeness), PyMem_Free(self->weights.knot_x);
     type->tp_free((PyObject *)self);
     Py_DECREF(type);
@@ -253,10 +264,10 @@ static PyObject *kernel_be_portable(Kernel *self, PyObject *Py_UNUSED(ignored)) 
     plain.wide = 0;
     if (w->wide) {
         int rows = w->blocks * BLOCK;
-        if (!(plain.grid = PyMem_Calloc((size_t)rows * (size_t)w->stride + 1, 1))) return PyErr_NoMemory();
+        if (make_grid(&plain) < 0) return NULL;
         for (int p = 0; p < rows; p++)
             for (int c = 0; c < w->stride; c++) plain.grid[weights_place(&plain, p, c)] = w->grid[weights_place(w, p, c)];
-        PyMem_Free(w->grid);
+        PyMem_Free(w->room);
         *w = plain;
     }
     Py_RETURN_NONE;

@@ -4,7 +4,7 @@
 
 #include "features.h"
 
-enum { HEADS = 3, LANES = 16, BLOCK = 64, PADDED = (MOST_NAMES + LANES - 1) / LANES * LANES, NARROW = 192 };
+enum { HEADS = 3, LANES = 16, BLOCK = 64, CACHE_LINE = 64, PADDED = (MOST_NAMES + LANES - 1) / LANES * LANES, NARROW = 192 };
 
 typedef struct {
     float rarity, heads[HEADS];
@@ -18,8 +18,10 @@ typedef struct {
     float decay;              /* of likeness with the squared distance */
     Word *words;              /* 2 * BUCKETS */
     int blocks;               /* of BLOCK prototypes; behind the last one everything is zero */
+    void *room;               /* for the grid, which begins where a line of the cache does */
     int8_t *grid;             /* (blocks * BLOCK, stride): standardised cues in steps of 1 / STEPS, as weights_place says */
     int32_t *lengths;         /* (blocks * BLOCK): their squared lengths, in steps of 1 / FINE */
+    int32_t *excess;          /* (blocks * BLOCK): their products with RAISED in every cue */
     float *likeness;          /* (HEADS, blocks * BLOCK) */
     double *knot_x, *knot_y;
 } Weights;

@@ -300,12 +300,9 @@ class Config(Section):
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     @cached_property
-    def _by_any_name(self) -> dict[str, Model]:
+    def models_by_name(self) -> dict[str, Model]:
+        """The models by their names and aliases."""
         return {name: model for model in self.models for name in (model.name, *model.aliases)}
-
-    def resolve_model(self, name: str) -> Model | None:
-        """Return the model that `name` or an alias stands for, or None."""
-        return self._by_any_name.get(name)
 
     def pools_of(self, model: str) -> tuple[PoolConfig, ...]:
         """Return the pools that serve the model of this name (no alias), in the file's order."""

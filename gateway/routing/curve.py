@@ -12,7 +12,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log, sqrt
-from typing import NamedTuple
+
+import msgspec
 
 from gateway.routing.evidence import CALL_DEVIATION, Clock, Evidence, Sums
 from gateway.routing.prior import BINS, BUCKETS, prior
@@ -237,7 +238,7 @@ def pair(x: float, y: float, calls: float) -> Sums:
     return (calls * x * x, max(0.0, product), max(0.0, -product), calls)
 
 
-class Drift(NamedTuple):
+class Drift(msgspec.Struct, frozen=True, gc=False):
     """By what m − 1 of expectations must be multiplied: as `seen`, as far as chance does not explain it, in `calls` calls."""
 
     seen: float

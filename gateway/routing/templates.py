@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from math import exp, log, sqrt
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from gateway.routing.curve import NO_DRIFT, SPREAD_OF_RATIO, Drift, drift_of
 from gateway.routing.evidence import Clock, Evidence, Sums
@@ -31,7 +33,7 @@ BORROWED = 0.5  # of a residual known from another revision: rankings under two 
 MAX_REVISIONS = 4  # of one template; the one that learned longest ago goes
 
 
-class Residual(NamedTuple):  # a third of a frozen dataclass's cost, on the path of every call
+class Residual(msgspec.Struct, frozen=True, gc=False):
     """What a template adds to the curve: log residual, its variance, calls and samples behind it.
 
     `drift` is how its own recent calls compare with that. `raw` is the residual before it is trusted as far as residuals have

@@ -45,8 +45,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     belief: Belief = "learned"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Affinity:
+class Affinity(msgspec.Struct, frozen=True, kw_only=True):
     """Which pool holds a conversation's prefix cache: elsewhere `tokens` are prefilled again at `seconds_per_token`."""
 
     pool: str
