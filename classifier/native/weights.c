@@ -86,6 +86,7 @@ __attribute__((target("avx512f,avx512vnni"))) static void products_vnni(const We
         int32_t four[2];
         memcpy(four, request->low + at, sizeof *four), memcpy(four + 1, request->high + at, sizeof *four);
         __m512i low = _mm512_set1_epi32(four[0]), high = _mm512_set1_epi32(four[1]);
+        for (int i = 0; i < 4; i++) _mm_prefetch(grid + 8192 + 64 * i, _MM_HINT_T0);
         ADD(a, low, 0);
         ADD(b, high, 0);
         ADD(c, low, 64);
