@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gateway.rounds import ROUNDS
+
 if TYPE_CHECKING:
     from gateway._native import Passage
     from gateway.headers import Header
@@ -56,7 +58,8 @@ class Reply(msgspec.Struct, eq=False):
     _chunks: list[bytes] = []
     _size: int = 0
     _waiter: asyncio.Future[None] | None = None
-    _timer: asyncio.TimerHandle | None = None
+    look_at: float = 0.0  # when it is late, where there is a limit
+    _limit: tuple[float, str] | None = None
     _take: Callable[[bytes], bool] | None = None
     _stopped: bool = False
     _error: Exception | None = None
@@ -143,20 +146,23 @@ class Reply(msgspec.Struct, eq=False):
         return bool(self._chunks) and self._chunks[0].startswith(prefix)
 
     def limit(self, seconds: float, what: str) -> None:
-        """Fail with Silent, for want of `what`, unless `unlimit` is called within so many seconds.
-
-        One timer, where `asyncio.timeout` is a context, a timer and a task to cancel.
-        """
-        self._timer = self._loop.call_later(seconds, self._late, seconds, what)
+        """Fail with Silent, for want of `what`, unless `unlimit` is called within so many seconds, and a little more."""
+        self._limit = (seconds, what)
+        self.look_at = self._loop.time() + seconds
+        ROUNDS.add(self._loop, self)
 
     def unlimit(self) -> None:
         """What was expected has come."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._limit is not None:
+            self._limit = None
+            ROUNDS.discard(self)
 
-    def _late(self, seconds: float, what: str) -> None:
-        self.fail(Silent(f"The engine sent no {what} for {seconds:g} s."))
+    def look(self, now: float) -> None:  # noqa: ARG002 - it is late
+        """Fail, as the limit is reached."""
+        if self._limit is not None:
+            seconds, what = self._limit
+            self.unlimit()
+            self.fail(Silent(f"The engine sent no {what} for {seconds:g} s."))
 
     def fail(self, error: Exception) -> None:
         """End the reply with an error, unless it is complete; the connection is dropped."""

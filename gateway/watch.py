@@ -1,6 +1,6 @@
 """Watching one call from the side: the client that leaves, the client that stops reading, the engine that falls silent.
 
-The client's departure is called in by its connection, one timer looks at the times now and then. Neither does anything per
+The client's departure is called in by its connection, and the times are looked at now and then. Neither does anything per
 event, and behind a server that knows no departures, a task waits for them.
 """
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from gateway.errors import RequestTimeout, TooLarge
 from gateway.reply import Silent
+from gateway.rounds import ROUNDS
 
 if TYPE_CHECKING:
     from gateway.config import Limits
@@ -36,7 +37,7 @@ class Watch:
     `sending_since` is set by the relay around a write to the client: loop time, or 0 when it is not writing.
     """
 
-    __slots__ = ("_ended", "_exchange", "_limits", "_receive", "_serving", "_task", "_timer", "line", "sending_since")
+    __slots__ = ("_ended", "_exchange", "_limits", "_receive", "_serving", "_task", "line", "look_at", "sending_since")
 
     def __init__(self, exchange: Exchange, receive: Receive, limits: Limits, line: Request | None) -> None:
         self._exchange = exchange
@@ -45,8 +46,8 @@ class Watch:
         self.line = line
         self._serving: asyncio.Task[Any] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._ended = False
+        self.look_at = 0.0
         self.sending_since = 0.0
 
     def __enter__(self) -> Self:
@@ -65,7 +66,7 @@ class Watch:
             line.on_departure(self._left)
         else:
             self._task = asyncio.create_task(self._departure())
-        self._look()
+        ROUNDS.add(asyncio.get_running_loop(), self)
         return body
 
     def __exit__(
@@ -75,9 +76,7 @@ class Watch:
         if self._task is not None:
             self._task.cancel()
             self._task = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        ROUNDS.discard(self)
         if self._ended and serving is not None:
             serving.uncancel()
             return kind is asyncio.CancelledError
@@ -99,14 +98,14 @@ class Watch:
         self._exchange.status = self._exchange.status or 499  # nginx's status for a client that closed the request
         self._serving.cancel()
 
-    def _look(self) -> None:
+    def look(self, now: float) -> None:
         """Check the idle, total and reader limits; look again later."""
-        loop = asyncio.get_running_loop()
-        now, limits, stream = loop.time(), self._limits, self._exchange.stream
+        limits, stream = self._limits, self._exchange.stream
         if self.sending_since and now - self.sending_since > limits.client_idle_seconds:
             if self.line is not None:
                 self.line.abort()
             self._end("client_stalled")
+            ROUNDS.discard(self)
             return
         if stream is not None and not self.sending_since:
             reply = stream.reply
@@ -115,7 +114,7 @@ class Watch:
             elif now - self._exchange.started > limits.total_seconds:
                 reply.fail(Silent(f"The answer took longer than {limits.total_seconds:g} s."))
         shortest = min(limits.idle_seconds, limits.client_idle_seconds, limits.total_seconds)
-        self._timer = loop.call_later(shortest / _LOOKS_PER_LIMIT, self._look)
+        self.look_at = now + shortest / _LOOKS_PER_LIMIT
 
 
 async def read_body(receive: Receive, max_bytes: int, seconds: float) -> bytes:

@@ -7,6 +7,7 @@ import importlib.util
 import subprocess
 import sys
 import sysconfig
+import weakref
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -47,6 +48,22 @@ class Frozen(msgspec.Struct, frozen=True):
     """Has a value that stays."""
 
     value: Any = 1
+
+
+class Light(msgspec.Struct, gc=False):
+    """Has its value in a field, and is nothing for the collector."""
+
+    value: Any = 1
+
+
+class Guarded(msgspec.Struct):
+    """Looks at what its field is set to."""
+
+    value: Any = 1
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Count on by one."""
+        super().__setattr__(name, value + 1 if isinstance(value, int) else value)
 
 
 class Able:
@@ -226,6 +243,29 @@ def test_types_come_and_go(site: ModuleType) -> None:
         assert (thing.value, thing.other) == (-turn, "other")
         del thing, kind
         gc.collect(0)
+
+
+def test_structs_are_set_as_their_library_sets_them(site: ModuleType) -> None:
+    """A struct is the collector's business once it holds what is, unless it never is; one that guards its fields is asked."""
+    for _ in range(3):
+        one, other, light, guarded = Struct(), Struct(), Light(), Guarded()
+        site.put(one, 2)
+        assert not gc.is_tracked(one)
+        site.put(one, [other])
+        site.put(other, [one])
+        site.put(light, [one])
+        site.put(guarded, 5)
+        assert gc.is_tracked(one)
+        assert gc.is_tracked(other)
+        assert not gc.is_tracked(light)
+        assert guarded.value == 6
+
+    held, witness = Struct(), Free()
+    gone = weakref.ref(witness)
+    site.put(held, [held, witness])
+    del held, witness
+    gc.collect()
+    assert gone() is None
 
 
 def test_nothing_is_held_and_nothing_is_lost(site: ModuleType) -> None:

@@ -76,11 +76,26 @@ static APART PyObject *site_get(SlotSite *site, PyObject *object, PyObject *name
     return look_up(site, object, name);
 }
 
+/* Return how structs of msgspec are set that are not frozen: as slots, but that such a struct is unknown to the collector until it
+   holds what the collector knows. */
+static setattrofunc set_struct(void) {
+    static setattrofunc known;
+    if (!known) {
+        PyObject *module = PyImport_ImportModule("msgspec"), *type = module ? PyObject_GetAttrString(module, "Struct") : NULL;
+        known = type && PyType_Check(type) ? ((PyTypeObject *)type)->tp_setattro : PyObject_GenericSetAttr;
+        PyErr_Clear();
+        Py_XDECREF(module);
+        Py_XDECREF(type);
+    }
+    return known;
+}
+
 static APART int look_up_and_set(SlotSite *site, PyObject *object, PyObject *name, PyObject *value) {
     PyTypeObject *type = Py_TYPE(object);
     PyObject *found;
     if (!in_vain(site, type)) {
-        unsigned int offset = type->tp_setattro == PyObject_GenericSetAttr ? slot_of(type, name, 1, &found) : 0;
+        int plain = type->tp_setattro == PyObject_GenericSetAttr || type->tp_setattro == set_struct();
+        unsigned int offset = plain ? slot_of(type, name, 1, &found) : 0;
         remember(site, type, offset != 0, offset);
     }
     return PyObject_SetAttr(object, name, value); /* without a value it deletes */
@@ -90,6 +105,7 @@ static APART int site_set(SlotSite *site, PyObject *object, PyObject *name, PyOb
     if (value && holds(site, Py_TYPE(object))) {
         PyObject **slot = slot_at(object, site->offset), *before = *slot;
         *slot = Py_NewRef(value);
+        if (PyType_IS_GC(Py_TYPE(value)) && PyType_IS_GC(Py_TYPE(object)) && !PyObject_GC_IsTracked(object)) PyObject_GC_Track(object);
         Py_XDECREF(before);
         return 0;
     }
