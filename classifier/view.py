@@ -12,7 +12,17 @@ from hashlib import blake2b
 
 import msgspec
 
-from classifier.conversation import MESSAGE_KEYS, SYSTEM_CAP, USER_CAP, Reading, clip, conversation, ends, is_object, read
+from classifier.conversation import (
+    MESSAGE_KEYS,
+    SYSTEM_CAP,
+    USER_CAP,
+    Reading,
+    clip,
+    conversation,
+    ends,
+    is_object,
+    read,
+)
 
 TOOLS_CAP = 1536
 SEEN_TOOLS = 32

@@ -109,6 +109,11 @@ class Request(msgspec.Struct, eq=False):
 
     # the line
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of its connection. To ask for the running one is a system call before Python 3.12."""
+        return self._connection.loop
+
     def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
         """Send a whole response without waiting; False, and nothing sent, while the client does not read."""
         connection = self._connection

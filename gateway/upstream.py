@@ -43,13 +43,16 @@ _HELD = 65536  # bytes of a stream without a token that are held back: more cann
 class Upstream:
     """Opens streams on the pools' replicas."""
 
-    __slots__ = ("_budgets", "_chance", "_limits", "_pools")
+    __slots__ = ("_budgets", "_chance", "_limits", "_loop", "_pools")
 
     def __init__(self, pools: Pools, limits: Limits, *, chance: Callable[[], float] = random.random) -> None:
         self._pools = pools
         self._limits = limits
         self._chance = chance
         self._budgets: dict[str, RetryBudget] = {}
+        self._loop: asyncio.AbstractEventLoop | None = (
+            None  # the running one, which costs a system call before Python 3.12
+        )
 
     def apply(self, limits: Limits) -> None:
         """Take over reloaded limits."""
@@ -71,7 +74,9 @@ class Upstream:
         Raises:
             BadGateway, UpstreamTimeout, Unavailable: nothing answered.
         """
-        loop = asyncio.get_running_loop()
+        loop = self._loop
+        if loop is None or not loop.is_running():
+            loop = self._loop = asyncio.get_running_loop()
         tries = Tries(sent, loop, began=loop.time())
         if without is not None:
             tries.rule_out(without)

@@ -37,12 +37,24 @@ class Watch:
     `sending_since` is set by the relay around a write to the client: loop time, or 0 when it is not writing.
     """
 
-    __slots__ = ("_ended", "_exchange", "_limits", "_receive", "_serving", "_task", "line", "look_at", "sending_since")
+    __slots__ = (
+        "_ended",
+        "_exchange",
+        "_limits",
+        "_loop",
+        "_receive",
+        "_serving",
+        "_task",
+        "line",
+        "look_at",
+        "sending_since",
+    )
 
     def __init__(self, exchange: Exchange, receive: Receive, limits: Limits, line: Request | None) -> None:
         self._exchange = exchange
         self._receive = receive
         self._limits = limits
+        self._loop = asyncio.get_running_loop() if line is None else line.loop
         self.line = line
         self._serving: asyncio.Task[Any] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -51,7 +63,7 @@ class Watch:
         self.sending_since = 0.0
 
     def __enter__(self) -> Self:
-        self._serving = asyncio.current_task()
+        self._serving = asyncio.current_task(self._loop)
         return self
 
     async def read_body(self) -> bytes:
@@ -66,7 +78,7 @@ class Watch:
             line.on_departure(self._left)
         else:
             self._task = asyncio.create_task(self._departure())
-        ROUNDS.add(asyncio.get_running_loop(), self)
+        ROUNDS.add(self._loop, self)
         return body
 
     def __exit__(
