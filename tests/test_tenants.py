@@ -134,6 +134,22 @@ def test_a_near_guess_takes_the_steps_of_any_other() -> None:
     assert "c_call compare_digest" in right
 
 
+def test_a_key_that_has_come_is_known_until_a_reload() -> None:
+    """A right key leads to its tenant as often as it comes, and no more once it is taken away; wrong ones leave nothing behind."""
+    tenants = tenants_of(ACME, BETA)
+    for _ in range(3):
+        assert tenants.identify([bearer("acme 1")]).name == "acme"
+        for guess in ("acme 0", "acme"):
+            with pytest.raises(Unauthorized):
+                tenants.identify([bearer(guess)])
+    assert len(tenants._seen) == 1
+
+    tenants.reload(config_of(BETA))
+    with pytest.raises(Unauthorized):
+        tenants.identify([bearer("acme 1")])
+    assert tenants.identify([bearer("beta")]).name == "beta"
+
+
 def test_the_anonymous_tenant_takes_calls_without_a_key() -> None:
     """Calls without any key belong to the anonymous tenant; its own key is a key like others."""
     tenants = tenants_of(ACME, {"name": "anyone", "anonymous": True, "key_sha256": [key_digest("any")]})
