@@ -97,13 +97,12 @@ def _line(call: Finished) -> msgspec.Struct:
         call.score, call.threshold, call.break_even, call.expected, call.propensity, call.duration, call.ttft,
         call.acceptance, call.steps, call.step_seconds, call.slot_seconds, call.cost_usd,
     )  # fmt: skip
-    overhead = call.overhead
     return _Line(
         datetime.fromtimestamp(call.time, UTC),
         "call",
         *facts,
         *micros(numbers),
-        dict(zip(overhead, micros(tuple(overhead.values())), strict=True)) or None,
+        {phase: micros((seconds,))[0] for phase, seconds in call.overhead.items()} or None,
         call.prompt or None,
     )
 
