@@ -135,7 +135,7 @@ def test_a_near_guess_takes_the_steps_of_any_other() -> None:
 
 
 def test_a_key_that_has_come_is_known_until_a_reload() -> None:
-    """A right key leads to its tenant as often as it comes, and no more once it is taken away; wrong ones leave nothing behind."""
+    """A right key leads to its tenant as often as it comes, until it is taken away; wrong ones leave nothing behind."""
     tenants = tenants_of(ACME, BETA)
     for _ in range(3):
         assert tenants.identify([bearer("acme 1")]).name == "acme"
