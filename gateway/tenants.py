@@ -42,7 +42,7 @@ class Tenant:
 class Tenants:
     """All tenants of a configuration, by their keys, with what they use now."""
 
-    __slots__ = ("_anonymous", "_by_digest", "_by_name", "_env", "_models", "_quotas", "_rooms", "_seen", "_uses")
+    __slots__ = ("_anonymous", "_by_digest", "_by_name", "_env", "_known", "_models", "_quotas", "_rooms", "_uses")
 
     def __init__(
         self, config: Config, env: Mapping[str, str], quotas: Quotas | None = None, rooms: Rooms = alone
@@ -68,7 +68,7 @@ class Tenants:
                 anonymous = tenant
         self._models, self._uses, self._by_name = config.models_by_name, uses, by_name
         self._by_digest, self._anonymous = by_digest, anonymous
-        self._seen: dict[bytes, Tenant] = {}  # by the BLAKE2b of their keys, of those whose keys have come
+        self._known: dict[bytes, Tenant] = {}  # by BLAKE2b of their keys, which have come and were right
 
     def named(self, name: str) -> Tenant | None:
         """Return the tenant of this name, if there is one."""
@@ -82,8 +82,8 @@ class Tenants:
         """Return who calls, by ASGI headers (lower-case names); raises Unauthorized without a key that someone owns.
 
         `Authorization: Bearer` goes before `x-api-key` and `api-key`. The key is hashed before it is looked up, so the
-        time of the look-up says nothing about how close a guess came. A key that was right once is found by a hash that
-        the path uses elsewhere: OpenSSL's way to its SHA-256 is no longer, but where no cache holds it takes 30 µs.
+        time of the look-up says nothing about how close a guess came. A key that was right before is found by a hash
+        that the path computes anyway: OpenSSL's SHA-256 takes 30 µs where the processor's caches do not hold its code.
         """
         key = presented_key(headers)
         if key is None:
@@ -94,15 +94,15 @@ class Tenants:
                 "Bearer auth (i.e. Authorization: Bearer YOUR_KEY).",
                 code="invalid_api_key",
             )
-        short = hashlib.blake2b(key).digest()
-        known = self._seen.get(short)
+        mark = hashlib.blake2b(key).digest()
+        known = self._known.get(mark)
         if known is not None:
             return known
         digest = hashlib.sha256(key).digest()
         found = self._by_digest.get(digest)
         if found is None or not hmac.compare_digest(found[0], digest):
             raise Unauthorized("Incorrect API key provided.", code="invalid_api_key")
-        self._seen[short] = found[1]
+        self._known[mark] = found[1]
         return found[1]
 
     def resolve(self, tenant: Tenant, name: str) -> Model:

@@ -50,9 +50,7 @@ class Upstream:
         self._limits = limits
         self._chance = chance
         self._budgets: dict[str, RetryBudget] = {}
-        self._loop: asyncio.AbstractEventLoop | None = (
-            None  # the running one, which costs a system call before Python 3.12
-        )
+        self._loop: asyncio.AbstractEventLoop | None = None  # that ran last, as to ask for it takes a system call
 
     def apply(self, limits: Limits) -> None:
         """Take over reloaded limits."""

@@ -37,18 +37,7 @@ class Watch:
     `sending_since` is set by the relay around a write to the client: loop time, or 0 when it is not writing.
     """
 
-    __slots__ = (
-        "_ended",
-        "_exchange",
-        "_limits",
-        "_loop",
-        "_receive",
-        "_serving",
-        "_task",
-        "line",
-        "look_at",
-        "sending_since",
-    )
+    __slots__ = """_ended _exchange _limits _loop _receive _serving _task line look_at sending_since""".split()
 
     def __init__(self, exchange: Exchange, receive: Receive, limits: Limits, line: Request | None) -> None:
         self._exchange = exchange

@@ -142,7 +142,7 @@ def test_a_key_that_has_come_is_known_until_a_reload() -> None:
         for guess in ("acme 0", "acme"):
             with pytest.raises(Unauthorized):
                 tenants.identify([bearer(guess)])
-    assert len(tenants._seen) == 1
+    assert len(tenants._known) == 1
 
     tenants.reload(config_of(BETA))
     with pytest.raises(Unauthorized):

@@ -70,6 +70,7 @@ static int read_lexicon(Kernel *self, PyObject *spec) {
 
 enum { CENTRE, SCALE, RARITY, PROTOTYPES, BIAS, CUES, WORDS, LIKENESS, NOISE, KNOTS, PARTS };
 
+/* Make an empty grid that begins where a line of the cache does. */
 static int make_grid(Weights *w) {
     w->room = PyMem_Calloc((size_t)w->blocks * BLOCK * (size_t)w->stride + CACHE_LINE, 1);
     if (!w->room) {

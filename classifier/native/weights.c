@@ -12,7 +12,7 @@
 #define FASTEST
 #endif
 
-enum { RATIO = FINE / STEPS, RAISED = 2048 };
+enum { RATIO = FINE / STEPS, RAISED = 2048, AHEAD = 8192 }; /* the last in bytes of the grid, asked for before they are needed */
 _Static_assert(RAISED >= CLIP * FINE && RAISED % 256 == 0, "raised, a cue has no sign");
 
 /* The cues of a request in steps of 1 / FINE, and, raised by RAISED, as bytes without a sign. */
@@ -86,7 +86,7 @@ __attribute__((target("avx512f,avx512vnni"))) static void products_vnni(const We
         int32_t four[2];
         memcpy(four, request->low + at, sizeof *four), memcpy(four + 1, request->high + at, sizeof *four);
         __m512i low = _mm512_set1_epi32(four[0]), high = _mm512_set1_epi32(four[1]);
-        for (int i = 0; i < 4; i++) _mm_prefetch(grid + 8192 + 64 * i, _MM_HINT_T0);
+        for (int i = 0; i < 4; i++) _mm_prefetch(grid + AHEAD + CACHE_LINE * i, _MM_HINT_T0);
         ADD(a, low, 0);
         ADD(b, high, 0);
         ADD(c, low, 64);
