@@ -41,13 +41,16 @@ class Spread:
 # Numbers with six decimals: see gateway/log.py.
 def micros(numbers: tuple[float | None, ...], /) -> tuple[float | None, ...]: ...
 
-# Lets ordinary events of a stream through as they came: `write` is the client's transport's, `keep` the bytes of their texts
-# that are kept until they are taken, 0 for none.
+# Lets ordinary events of a stream through as they came: `write` is the client's transport's, `waiting` says how many bytes wait
+# in it, `socket` is what it writes to, by number, where nothing waits (-1: through the transport always), `keep` the bytes of
+# their texts that are kept until they are taken, 0 for none.
 class Passage:
     open: bool
-    def __init__(self, write: Callable[[bytes], object], keep: int) -> None: ...
+    def __init__(
+        self, write: Callable[[bytes], object], waiting: Callable[[], int], socket: int, keep: int
+    ) -> None: ...
 
-    # Events of this stream begin and end so, with a text between that has no quote and no line break. Opens the passage.
+    # Events of this stream begin and end so, with a text between: one of JSON's, on one line. Opens the passage.
     def learn(self, head: bytes, tail: bytes, /) -> None: ...
 
     # Whether the bytes, whole chunks of HTTP/1.1, held nothing but such events, and have been written. All or nothing.
@@ -55,9 +58,24 @@ class Passage:
     @property
     def events(self) -> int: ...
 
+    # How many calls have passed since it learned.
+    @property
+    def row(self) -> int: ...
+
     # When the last ones passed, in seconds of the monotonic clock; 0 before.
     @property
     def heard(self) -> float: ...
 
     # How many events have passed since the last time, and the texts of those that were kept, as they were written.
     def take(self) -> tuple[int, bytes]: ...
+
+# Reads sockets and lets what comes go by their passages, as long as it can; on Linux. `fileno` is readable when `look` has
+# something to do. `add` raises OSError where the kernel watches no more, ValueError for a socket that is there.
+class Bypass:
+    def add(self, socket: int, passage: Passage, back: Callable[[bytes | None], object], /) -> None: ...
+
+    # Nothing happens where it is not there. Of one that was handed back it never is: with the bytes that did not pass, none of
+    # them at the end of the connection or where it failed, None where such as had passed could not be written.
+    def remove(self, socket: int, /) -> None: ...
+    def look(self) -> None: ...
+    def fileno(self) -> int: ...

@@ -17,7 +17,7 @@ from gateway.rounds import ROUNDS
 if TYPE_CHECKING:
     from gateway._native import Passage
     from gateway.headers import Header
-    from gateway.http1 import Connection
+    from gateway.outbound import Connection
 
 
 class Broken(Exception):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import httptools
 import msgspec
 
+from gateway.bypass import plain_socket
 from gateway.headers import lines
 from gateway.lockstep import BURST
 
@@ -147,7 +148,8 @@ class Request(msgspec.Struct, eq=False):
         """
         if not self._chunked or Passage is None:
             return None
-        self._passage = made = Passage(self._connection.transport.write, keep)
+        transport = self._connection.transport
+        self._passage = made = Passage(transport.write, transport.get_write_buffer_size, plain_socket(transport), keep)
         return made
 
     def close_passage(self) -> None:

@@ -15,7 +15,8 @@ from gateway import errors, wire
 from gateway.attempts import Attempt, Stream
 from gateway.config import key_digest
 from gateway.exchange import Exchange
-from gateway.http1 import Client, Connection
+from gateway.http1 import Client
+from gateway.outbound import Connection
 from gateway.pools import Lease, Pools
 from gateway.record import Finished
 from gateway.reply import Reply

@@ -13,7 +13,8 @@ import uvloop
 from fakes import CLOSE, END, RESET, SILENCE, SSE_HEAD, Script, ScriptedEngine, chunk, reply, scripted
 from harness import until
 
-from gateway.http1 import MAX_HEAD_BYTES, MAX_IDLE_SECONDS, Client
+from gateway.http1 import MAX_IDLE_SECONDS, Client
+from gateway.outbound import MAX_HEAD_BYTES
 from gateway.reply import Broken, Reply, Silent
 
 Run = Callable[[Coroutine[Any, Any, None]], None]

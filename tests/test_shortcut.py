@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+import json
+import re
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,9 +46,14 @@ def ordinary(text: bytes) -> bytes:
     return HEAD + text + TAIL
 
 
+def closed(write: Callable[[bytes], object], keep: int = 0) -> Passage:
+    """Return a passage that has learned nothing, and writes by this call alone."""
+    return Passage(write, int, -1, keep)
+
+
 def passage(written: list[bytes], keep: int = 0) -> Passage:
     """Return an open passage that writes to a list."""
-    made = Passage(written.append, keep)
+    made = closed(written.append, keep)
     made.learn(HEAD, TAIL)
     return made
 
@@ -62,7 +70,10 @@ REFUSED = {
     "nothing": b"",
     "another event": chunk(b"data: [DONE]\n\n"),
     "the end of the body": END,
-    "a quote in the text": chunk(ordinary(b'say \\"no\\"')),
+    "a quote in the text": chunk(ordinary(b'no","more":"')),
+    "a quote behind an escaped backslash": chunk(ordinary(b'no\\\\","more":"')),
+    "a backslash that escapes the end": chunk(ordinary(b"no\\")),
+    "an escaped line break": chunk(ordinary(b"a\\\nb")),
     "a line break in the text": chunk(ordinary(b"a\nb")),
     "a carriage return in the text": chunk(ordinary(b"a\rb")),
     "two events in a chunk": chunk(ordinary(b"a") + ordinary(b"b")),
@@ -97,13 +108,21 @@ def test_the_sizes_of_the_refused_are_right() -> None:
     assert passage([])(b"1a\r\n" + ordinary(b"1234567") + b"\r\n")
 
 
-@given(st.lists(st.binary(max_size=20) | st.text(max_size=20).map(str.encode), min_size=1, max_size=6))
+def as_json(text: str) -> bytes:
+    """Return a text as JSON writes it between quotes."""
+    return json.dumps(text)[1:-1].encode()
+
+
+pieces = st.lists(st.sampled_from([b'"', b"\\", b"\n", b"\r", b"a", b" "]), max_size=8).map(b"".join)
+
+
+@given(st.lists(st.binary(max_size=20) | st.text(max_size=20).map(as_json) | pieces, min_size=1, max_size=6))
 def test_what_passes_is_what_is_like_the_example(texts: list[bytes]) -> None:
-    """Any number of chunks passes just when each text has no quote and no line break; bytes are written as they came."""
+    """Chunks pass just when each text has no line break and no quote but escaped ones; bytes are written as they came."""
     written: list[bytes] = []
     way = passage(written, 4096)
     data = b"".join(chunk(ordinary(text)) for text in texts)
-    fits = not any(mark in text for text in texts for mark in (b'"', b"\n", b"\r"))
+    fits = all(re.fullmatch(rb'([^"\\\n\r]|\\[^\n\r])*', text, re.DOTALL) for text in texts)
 
     assert way(data) is fits
     assert written == [data] * fits
@@ -145,7 +164,7 @@ def test_it_keeps_no_more_than_it_may() -> None:
 def test_closed_nothing_passes() -> None:
     """Before it has learned what passes, and while it is closed, everything goes the long way."""
     written: list[bytes] = []
-    way = Passage(written.append, 0)
+    way = closed(written.append)
 
     assert not way(chunk(ordinary(b"a")))
     way.learn(HEAD, TAIL)
@@ -170,7 +189,7 @@ def test_what_cannot_be_written_is_an_error() -> None:
     def refuse(_: bytes) -> None:
         raise BrokenPipeError
 
-    way = Passage(refuse, 0)
+    way = closed(refuse)
     way.learn(HEAD, TAIL)
     with pytest.raises(BrokenPipeError):
         way(chunk(ordinary(b"a")))
@@ -178,6 +197,66 @@ def test_what_cannot_be_written_is_an_error() -> None:
         way("text")  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         way(data=b"")  # type: ignore[call-arg]
+
+
+def test_where_nothing_waits_it_writes_to_the_socket_itself() -> None:
+    """Bytes overtake none that wait in the transport; what the socket does not take goes through it, and what follows."""
+    ours, theirs = socket.socketpair()
+    through: list[bytes] = []
+    before = [5]
+    way = Passage(through.append, lambda: before[0], ours.fileno(), 0)
+    way.learn(HEAD, TAIL)
+    small, large = chunk(ordinary(b"a")), chunk(ordinary(b"b" * 8_000_000))
+    with ours, theirs:
+        assert way(small)
+        assert through == [small]
+        before[0] = 0
+        assert way(small)
+        assert (theirs.recv(1000), through) == (small, [small])
+        assert way(large)
+        assert 0 < len(through[1]) < len(large)
+        before[0] = len(through[1])
+        assert way(small)
+        assert through[2] == small
+        theirs.setblocking(False)
+        got = b""
+        with suppress(BlockingIOError):
+            while part := theirs.recv(1 << 20):
+                got += part
+        assert got + through[1] == large
+
+
+def test_it_asks_again_whether_anything_waits_after_it_learned() -> None:
+    """Others write before an event is learned from: they have to be asked after."""
+    ours, theirs = socket.socketpair()
+    through: list[bytes] = []
+    before = [0]
+    way = Passage(through.append, lambda: before[0], ours.fileno(), 0)
+    with ours, theirs:
+        way.learn(HEAD, TAIL)
+        assert way(chunk(ordinary(b"a")))
+        before[0] = 3
+        way.learn(HEAD, TAIL)
+        assert way(chunk(ordinary(b"b")))
+        assert theirs.recv(1000) == chunk(ordinary(b"a"))
+    assert through == [chunk(ordinary(b"b"))]
+
+
+def test_a_socket_that_fails_is_left_to_the_transport() -> None:
+    """It meets the failure itself and tells whom it concerns; whoever cannot say what waits is an error."""
+    ours, theirs = socket.socketpair()
+    through: list[bytes] = []
+    way = Passage(through.append, int, ours.fileno(), 0)
+    way.learn(HEAD, TAIL)
+    theirs.close()
+    with ours:
+        assert way(chunk(ordinary(b"a")))
+        assert through == [chunk(ordinary(b"a"))]
+        unsure = Passage(through.append, lambda: "much", ours.fileno(), 0)  # type: ignore[arg-type,return-value]
+        unsure.learn(HEAD, TAIL)
+        with pytest.raises(TypeError):
+            unsure(chunk(ordinary(b"a")))
+    assert len(through) == 1
 
 
 @pytest.mark.parametrize(
@@ -191,7 +270,7 @@ def test_it_opens_only_where_a_part_of_the_body_may_be_written(state: dict[str, 
     line = Request(connection, {}, keep_alive=True, _awaits_continue=False)  # type: ignore[arg-type]
     for name, value in state.items():
         setattr(line, name, value)
-    line._passage = way = Passage(bytes, 0)
+    line._passage = way = closed(bytes)
 
     line.let_through((HEAD, TAIL))
 

@@ -14,9 +14,10 @@ from setuptools.command.build_ext import build_ext
 
 MODULES = {
     "classifier": "conversation kernel scorer view",
-    "gateway": """admission answering api app attempts beside breaker conversations encoding errors exchange headers http1
-        hygiene inbound learning lockstep log loop mirror observation pipeline pools quotas record rejoin relay reply request
-        rounds shortcut splice sse steering tenants trace traces turns upstream usage verdict watch window wire""",
+    "gateway": """admission answering api app attempts beside breaker bypass conversations encoding errors exchange
+        headers http1 hygiene inbound learning lockstep log loop mirror observation outbound pipeline pools
+        quotas record rejoin relay reply request rounds shortcut splice sse steering tenants trace traces turns
+        upstream usage verdict watch window wire""",
     "gateway/console": "lately",
     "gateway/ledger": "cost ledger outbox receipts settlement totals",
     "gateway/metrics": "calls known page recent spread states tally",

@@ -20,5 +20,11 @@ PyMODINIT_FUNC PyInit__native(void) {
         Py_DECREF(module);
         return NULL;
     }
+#if defined(__linux__)
+    if (add(module, "Bypass", bypass_type()) < 0) {
+        Py_DECREF(module);
+        return NULL;
+    }
+#endif
     return module;
 }

@@ -7,15 +7,20 @@
 #include "native.h"
 
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 
 typedef struct {
     PyObject_HEAD
-    PyObject *write; /* of the client's transport */
+    PyObject *write;   /* of the client's transport */
+    PyObject *waiting; /* how many bytes wait in it */
+    int socket;        /* of the client's connection; -1 where what is written is not what goes on the wire */
     PyObject *head, *tail;
     char *kept; /* the events' texts, until they are taken: `size` bytes, room for `most`; NULL where nobody wants them */
     Py_ssize_t most, size, events;
     double heard; /* when the last ones passed */
+    int row;   /* reads that have passed since it learned */
+    int clear; /* nothing waits in the transport: others write to it only before an event is learned */
     char open;
 } Passage;
 
@@ -42,13 +47,22 @@ static const char *size_line(const char *p, const char *end, Py_ssize_t *size) {
 /* Bytes of an ordinary event that are not its text. */
 static Py_ssize_t around(const Passage *self) { return PyBytes_GET_SIZE(self->head) + PyBytes_GET_SIZE(self->tail); }
 
-/* Whether these bytes are one event like the one learned: its head, a text without quote or line break, its tail. */
+/* Whether this may stand in a string of JSON, and on one line: each quote in it is escaped. */
+static int is_text(const char *p, Py_ssize_t size) {
+    for (const char *end = p + size; p < end; p++) {
+        int escaped = *p == '\\';
+        if (escaped && ++p == end) return 0; /* what it escapes is the quote behind the text */
+        if (*p == '\n' || *p == '\r' || (*p == '"' && !escaped)) return 0;
+    }
+    return 1;
+}
+
+/* Whether these bytes are one event like the one learned: its head, a text that may stand there, its tail. */
 static int is_ordinary(const Passage *self, const char *event, Py_ssize_t size) {
     Py_ssize_t head = PyBytes_GET_SIZE(self->head), tail = PyBytes_GET_SIZE(self->tail), text = size - around(self);
     return text >= 0 && memcmp(event, PyBytes_AS_STRING(self->head), (size_t)head) == 0 &&
            memcmp(event + size - tail, PyBytes_AS_STRING(self->tail), (size_t)tail) == 0 &&
-           !memchr(event + head, '"', (size_t)text) && !memchr(event + head, '\n', (size_t)text) &&
-           !memchr(event + head, '\r', (size_t)text);
+           is_text(event + head, text);
 }
 
 /* Count the ordinary chunks that the bytes consist of; -1 where anything else is among them. `bytes` becomes their texts'. */
@@ -81,26 +95,57 @@ static double now(void) {
     return (double)at.tv_sec + 1e-9 * (double)at.tv_nsec;
 }
 
-static PyObject *passage_call(Passage *self, PyObject *args, PyObject *kwargs) {
-    PyObject *data, *done;
+/* Write to the socket itself where nothing waits in front; return how much went, which may be nothing, or -1 with an error set. */
+static Py_ssize_t sent_at_once(Passage *self, const char *bytes, Py_ssize_t size) {
+    if (self->socket < 0) return 0;
+    if (!self->clear) {
+        PyObject *waiting = PyObject_CallNoArgs(self->waiting);
+        Py_ssize_t before = waiting ? PyLong_AsSsize_t(waiting) : -1;
+        Py_XDECREF(waiting);
+        if (before) return before < 0 ? -1 : 0;
+        self->clear = 1;
+    }
+    Py_ssize_t sent = send(self->socket, bytes, (size_t)size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return sent < 0 ? 0 : sent; /* the transport meets what went wrong again, and tells whom it concerns */
+}
+
+/* Write all of it; return 1, or -1 with an error set. */
+static int pass(Passage *self, const char *bytes, Py_ssize_t size) {
+    Py_ssize_t sent = sent_at_once(self, bytes, size);
+    if (sent < 0) return -1;
+    if (sent == size) return 1;
+    self->clear = 0;
+    PyObject *rest = PyBytes_FromStringAndSize(bytes + sent, size - sent);
+    PyObject *done = rest ? PyObject_CallOneArg(self->write, rest) : NULL;
+    Py_XDECREF(rest);
+    Py_XDECREF(done);
+    return done ? 1 : -1;
+}
+
+int passage_takes(PyObject *passage, const char *p, Py_ssize_t size) {
+    Passage *self = (Passage *)passage;
     Py_ssize_t count, bytes;
+    if (!self->open || !self->head || !self->write) return 0;
+    if ((count = chunks(self, p, p + size, &bytes)) <= 0) return 0;
+    if (self->kept) {
+        if (self->size + bytes > self->most) return 0;
+        keep(self, p, p + size);
+    }
+    self->events += count;
+    self->row++;
+    self->heard = now();
+    return pass(self, p, size);
+}
+
+static PyObject *passage_call(Passage *self, PyObject *args, PyObject *kwargs) {
+    PyObject *data;
     if (kwargs && PyDict_GET_SIZE(kwargs)) {
         PyErr_SetString(PyExc_TypeError, "a passage takes no keywords");
         return NULL;
     }
     if (!PyArg_ParseTuple(args, "S", &data)) return NULL;
-    if (!self->open || !self->head || !self->write) Py_RETURN_FALSE;
-    const char *p = PyBytes_AS_STRING(data), *end = p + PyBytes_GET_SIZE(data);
-    if ((count = chunks(self, p, end, &bytes)) <= 0) Py_RETURN_FALSE;
-    if (self->kept) {
-        if (self->size + bytes > self->most) Py_RETURN_FALSE;
-        keep(self, p, end);
-    }
-    self->events += count;
-    self->heard = now();
-    if (!(done = PyObject_CallOneArg(self->write, data))) return NULL;
-    Py_DECREF(done);
-    Py_RETURN_TRUE;
+    int passed = passage_takes((PyObject *)self, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data));
+    return passed < 0 ? NULL : PyBool_FromLong(passed);
 }
 
 static PyObject *passage_learn(Passage *self, PyObject *args) {
@@ -109,6 +154,7 @@ static PyObject *passage_learn(Passage *self, PyObject *args) {
     Py_XSETREF(self->head, Py_NewRef(head));
     Py_XSETREF(self->tail, Py_NewRef(tail));
     self->open = 1;
+    self->row = self->clear = 0;
     Py_RETURN_NONE;
 }
 
@@ -119,10 +165,11 @@ static PyObject *passage_take(Passage *self, PyObject *Py_UNUSED(ignored)) {
 }
 
 static int passage_init(Passage *self, PyObject *args, PyObject *kwargs) {
-    static char *words[] = {"write", "keep", NULL};
-    PyObject *write;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "On", words, &write, &self->most)) return -1;
+    static char *words[] = {"write", "waiting", "socket", "keep", NULL};
+    PyObject *write, *waiting;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOin", words, &write, &waiting, &self->socket, &self->most)) return -1;
     Py_XSETREF(self->write, Py_NewRef(write));
+    Py_XSETREF(self->waiting, Py_NewRef(waiting));
     PyMem_Free(self->kept);
     self->kept = NULL, self->size = 0;
     if (self->most > 0 && !(self->kept = PyMem_Malloc((size_t)self->most))) {
@@ -134,11 +181,13 @@ static int passage_init(Passage *self, PyObject *args, PyObject *kwargs) {
 
 static int passage_traverse(Passage *self, visitproc visit, void *arg) {
     Py_VISIT(self->write);
+    Py_VISIT(self->waiting);
     return 0;
 }
 
 static int passage_clear(Passage *self) {
     Py_CLEAR(self->write);
+    Py_CLEAR(self->waiting);
     self->open = 0;
     return 0;
 }
@@ -161,6 +210,7 @@ static PyMethodDef METHODS[] = {
 static PyMemberDef MEMBERS[] = {
     {"open", T_BOOL, offsetof(Passage, open), 0, NULL},
     {"events", T_PYSSIZET, offsetof(Passage, events), READONLY, NULL},
+    {"row", T_INT, offsetof(Passage, row), READONLY, NULL},
     {"heard", T_DOUBLE, offsetof(Passage, heard), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
