@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -42,6 +42,8 @@ Reason = Literal[
 ]
 REASONS: tuple[Reason, ...] = Reason.__args__  # type: ignore[attr-defined]
 
+_UNSCORED: Final = "the tenant's policy is baseline, so the call was not scored"
+
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Where a call goes and why, with the numbers behind it.
@@ -55,7 +57,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     pools: tuple[str, ...]
     reason: Reason
-    detail: str
     score: float | None
     threshold: float | None
     break_even: float | None
@@ -65,6 +66,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     shadow: str | None
     options: tuple[Option, ...]
     output_tokens: float
+    _told: tuple[Bid, Bid | None, Sequence[Bid]] | None = None  # what the sentence is made of: see `sentence`
+
+    @property
+    def detail(self) -> str:
+        """The decision in one sentence. It is made when it is read, which can wait for the call's end."""
+        return _UNSCORED if self._told is None else sentence(self.reason, *self._told)
 
 
 def plan(
@@ -96,7 +103,6 @@ def plan(
     return Plan(
         pools=tuple([bid.pool.name for bid in order]),
         reason=reason,
-        detail=sentence(reason, chosen, seen, order),
         score=axis(ask.score, seen.pool.drafter if seen else None),
         threshold=_threshold(seen, ask, curves, now),
         break_even=seen.needed if seen else NEVER,
@@ -106,6 +112,7 @@ def plan(
         shadow=winner.pool.name if reason == "shadow" else None,
         options=_options(ask, pools, found),
         output_tokens=tokens,
+        _told=(chosen, seen, order),
     )
 
 
@@ -123,7 +130,6 @@ def plain(model: str, needs: Needs, pools: Sequence[PoolView]) -> Plan:
     return Plan(
         pools=tuple(pool.name for pool in order),
         reason="pool_down" if order[0].speculative else "policy",
-        detail="the tenant's policy is baseline, so the call was not scored",
         score=None,
         threshold=None,
         break_even=None,
