@@ -177,7 +177,6 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the reply in flight, unless the end of the connection is how its body ends."""
-        self._leave_bypass()
         self._client.lost(self)
         reply, self._reply = self._reply, None
         self._parser = self._passage = None

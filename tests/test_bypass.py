@@ -7,7 +7,8 @@ import errno
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,8 @@ from harness import config_for, serving
 
 from gateway import bypass as module
 from gateway.bypass import Bypass, bypass, plain_socket
+from gateway.http1 import Client
+from gateway.reply import Reply
 from gateway.request import Passage
 
 HEAD, TAIL = b'data: {"text":"', b'"}\n\n'
@@ -136,6 +139,27 @@ def test_what_cannot_be_written_is_handed_back_as_none(on: Bypass) -> None:
 
     assert line.back == [None]
     assert [event.exc_type for event in heard] == [BrokenPipeError]
+    heard.clear()
+    line.close()
+
+
+def test_who_is_removed_while_it_is_written_is_not_handed_back(on: Bypass) -> None:
+    """A write may end the connection, and fail as well: there is nobody to give it back to."""
+
+    def end(_: bytes) -> None:
+        on.remove(line.ours.fileno())
+        raise BrokenPipeError
+
+    heard: list[Any] = []
+    hook, sys.unraisablehook = sys.unraisablehook, heard.append
+    line = Line(on, end)
+    try:
+        line.theirs.send(EVENT)
+        on.look()
+    finally:
+        sys.unraisablehook = hook
+
+    assert (line.back, len(heard)) == ([], 1)
     heard.clear()
     line.close()
 
@@ -263,6 +287,67 @@ def test_a_socket_under_tls_is_no_plain_one() -> None:
     assert plain_socket(knows(socket=raw)) == 7
     assert plain_socket(knows(socket=raw, ssl_object=object())) == -1
     assert plain_socket(knows()) == -1
+
+
+@asynccontextmanager
+async def pouring() -> AsyncIterator[tuple[socket.socket, Reply, list[bytes], asyncio.Task[bool]]]:
+    """Yield an engine's end of a connection that the bypass reads, its reply, what has passed so far, and who pours it."""
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        client = Client(f"http://127.0.0.1:{server.getsockname()[1]}")
+        asking = asyncio.create_task(client.request(b"GET", b"/", [], b""))
+        engine, _ = await loop.sock_accept(server)
+    reply = await asking
+    written: list[bytes] = []
+    way = Passage(written.append, int, -1, 0)
+    way.learn(HEAD, TAIL)
+    engine.send(SSE_HEAD + EVENT)
+    await reply.head()
+    task = asyncio.create_task(reply.pour(lambda _: True, way))
+    while reply._connection is None or reply._connection._bypass is None:
+        await asyncio.sleep(0.002)
+        engine.send(EVENT)
+    await asyncio.sleep(0.005)
+    yield engine, reply, written, task
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    engine.close()
+    client.close()
+    await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("how", ["dropped", "lost"])
+async def test_of_a_connection_that_is_no_more_nothing_passes(how: str) -> None:
+    """Not even what has come before the event loop could close it: the client may have been told that the stream has ended."""
+    found = bypass(asyncio.get_running_loop(), 0)
+    assert found is not None
+    async with pouring() as (engine, reply, written, _):
+        before, connection = len(written), reply._connection
+        assert connection is not None
+        transport = connection._transport
+        assert transport is not None
+        engine.send(EVENT)
+        if how == "dropped":
+            reply.abort()
+        else:
+            connection.connection_lost(ConnectionResetError())
+        found.look()
+
+        assert len(written) == before > 0
+        transport.abort()
+
+
+async def test_whoever_stops_pouring_reads_on_by_the_transport() -> None:
+    """What comes then is the reply's again, and nobody else's."""
+    async with pouring() as (engine, reply, written, task):
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        before = len(written)
+        engine.send(EVENT)
+
+        assert await asyncio.wait_for(reply.read(), 5) == HEAD + b"a" + TAIL
+        assert len(written) == before
 
 
 # ── Through the gateway ───────────────────────────────────────────────────────────────────────────────────────────────
