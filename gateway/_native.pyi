@@ -58,7 +58,7 @@ class Passage:
     @property
     def events(self) -> int: ...
 
-    # How many calls have passed since it learned.
+    # How many reads in a row have passed, since it learned.
     @property
     def row(self) -> int: ...
 

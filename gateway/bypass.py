@@ -7,6 +7,7 @@ only such whose bytes are what the connection carries; elsewhere, and where it w
 from __future__ import annotations
 
 import asyncio
+from weakref import WeakKeyDictionary
 
 try:
     from gateway._native import Bypass
@@ -24,21 +25,14 @@ def bypass(loop: asyncio.AbstractEventLoop, socket: int) -> Bypass | None:
     """Return the loop's bypass for this socket; None where there is none, for want of a socket or of descriptors too."""
     if Bypass is None or socket < 0:
         return None
-    if _of.loop is not loop:
+    found = _of_loops.get(loop)
+    if found is None:
         try:
-            made = Bypass()
+            found = _of_loops[loop] = Bypass()
         except OSError:  # as many descriptors are open as may be
             return None
-        loop.add_reader(made.fileno(), made.look)
-        _of.loop, _of.made = loop, made
-    return _of.made
+        loop.add_reader(found.fileno(), found.look)
+    return found
 
 
-class _Of:
-    """The loop that was asked for last, which is the process's only one, and its bypass."""
-
-    loop: asyncio.AbstractEventLoop | None = None
-    made: Bypass | None = None
-
-
-_of = _Of()
+_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Bypass] = WeakKeyDictionary()

@@ -123,7 +123,7 @@ class Connection(asyncio.Protocol):
         passage = self._passage
         if passage is None or not passage(data):
             self._parse(data)
-        elif passage.row >= _STEADY:
+        elif passage.row == _STEADY:  # once, where there is no bypass
             self._enter_bypass(passage)
 
     def _enter_bypass(self, passage: Passage) -> None:

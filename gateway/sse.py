@@ -144,7 +144,7 @@ class Reader:
         if self._carry or not (data.startswith(self._head) and data.endswith(self._tail)):
             return False
         text = data[len(self._head) : -len(self._tail)]
-        # A quote would end the text, or is an escaped one, which is rare. Head and tail must not overlap.
+        # A quote ends the text or is an escaped one: such events are looked at. Head and tail must not overlap.
         return len(self._head) + len(self._tail) <= len(data) and b'"' not in text and b"\n" not in text
 
     def learn(self) -> None:

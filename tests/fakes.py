@@ -166,6 +166,11 @@ SSE_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r
 END = b"0\r\n\r\n"
 
 
+def slowly(*writes: bytes) -> Script:
+    """Return a stream whose body's bytes are written in these pieces, with a moment between them."""
+    return [SSE_HEAD, *(step for data in writes for step in (data, 0.005))]
+
+
 def chunk(data: bytes) -> bytes:
     """Return bytes as one chunk of a chunked body."""
     return b"%x\r\n%b\r\n" % (len(data), data)

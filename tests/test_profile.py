@@ -26,10 +26,11 @@ USES = pytest.mark.usefixtures("elsewhere")
 
 
 def test_the_modules_here_are_compiled_by_it() -> None:
-    """`make test` has counted before: there are counts of every module, and the compiler is told where."""
+    """`make test` has counted before: where GCC compiles there are counts of every module, and it is told where."""
+    gcc = profile.is_gcc(profile.compiler())
     for path in build.sources():
-        assert build.profile_of(path).exists(), path
-        assert "-fprofile-use" in build.by_profile(path)
+        assert build.profile_of(path).exists() is gcc, path
+        assert ("-fprofile-use" in build.by_profile(path)) is gcc
 
 
 @USES

@@ -27,6 +27,7 @@ from fakes import (
     delta,
     post,
     scripted,
+    slowly,
     visitor,
 )
 from harness import Running, config_for, serving
@@ -303,14 +304,6 @@ async def _chunks(guest: Visitor) -> list[bytes]:
     return parts
 
 
-def script(*writes: bytes) -> Script:
-    """Return a stream whose body's bytes are written in these pieces, with a moment between them."""
-    steps: list[bytes | float] = [SSE_HEAD]
-    for data in writes:
-        steps += [data, 0.005]
-    return steps
-
-
 def without_moments(record: Finished) -> dict[str, Any]:
     """Return what a record says, but for times and names."""
     told = {name: getattr(record, name) for name in record.__struct_fields__}
@@ -359,10 +352,10 @@ CUTS: dict[str, list[bytes]] = {
 @pytest.mark.parametrize("writes", CUTS.values(), ids=CUTS)
 async def test_the_same_bytes_and_books_as_the_long_way(writes: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     """However an engine cuts its stream, the client's bytes and the record are those of a gateway without the shortcut."""
-    async with relaying(script(*writes)) as gateway:
+    async with relaying(slowly(*writes)) as gateway:
         short, _, record = await streamed(gateway)
     monkeypatch.setattr(request, "Passage", None)
-    async with relaying(script(*writes)) as gateway:
+    async with relaying(slowly(*writes)) as gateway:
         long, _, expected = await streamed(gateway)
 
     assert short == long == payload(b"".join(writes)).replace(USAGE, b"")
@@ -382,7 +375,7 @@ def payload(body: bytes) -> bytes:
 async def test_ordinary_events_take_it() -> None:
     """Several chunks that come in one read stay several chunks, which only the shortcut leaves as they are."""
     many = b"".join(map(chunk, WORDS[1:9]))
-    async with relaying(script(chunk(ROLE), chunk(WORDS[0]), many, chunk(DONE), END)) as gateway:
+    async with relaying(slowly(chunk(ROLE), chunk(WORDS[0]), many, chunk(DONE), END)) as gateway:
         _, parts, _ = await streamed(gateway)
 
     assert parts == [ROLE + WORDS[0], *WORDS[1:9], DONE]
@@ -391,10 +384,10 @@ async def test_ordinary_events_take_it() -> None:
 async def test_events_without_usage_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the engine never tells its usage, tokens are the events, whichever way they went."""
     writes = [*map(chunk, [ROLE, *WORDS, DONE]), END]
-    async with relaying(script(*writes)) as gateway:
+    async with relaying(slowly(*writes)) as gateway:
         _, _, record = await streamed(gateway)
     monkeypatch.setattr(request, "Passage", None)
-    async with relaying(script(*writes)) as gateway:
+    async with relaying(slowly(*writes)) as gateway:
         _, _, expected = await streamed(gateway)
 
     assert (record.completion_tokens, record.usage_source) == (40, "events")
@@ -403,7 +396,7 @@ async def test_events_without_usage_are_counted(monkeypatch: pytest.MonkeyPatch)
 
 async def test_a_client_that_leaves_in_the_midst_pays_what_it_had() -> None:
     """The events that passed by then are on its bill, and the engine's work is stopped."""
-    async with relaying([*script(*map(chunk, [ROLE, *WORDS])), "silence"]) as gateway, visitor(gateway.port) as guest:
+    async with relaying([*slowly(*map(chunk, [ROLE, *WORDS])), "silence"]) as gateway, visitor(gateway.port) as guest:
         await guest.send(post(GREEDY))
         await guest.head()
         await guest.until(WORDS[-1])
@@ -445,7 +438,7 @@ async def test_events_that_pass_are_no_silence() -> None:
 async def test_a_stream_that_breaks_off_goes_on_behind_what_passed() -> None:
     """The other engine's answer continues after the last event that took the shortcut."""
     whole = _joined([ROLE, *WORDS, delta("", finish="stop"), USAGE, DONE])
-    cut = [*script(*map(chunk, [ROLE, *WORDS[:30]])), 0.05, RESET]
+    cut = [*slowly(*map(chunk, [ROLE, *WORDS[:30]])), 0.05, RESET]
     async with (
         scripted(cut) as first,
         scripted([SSE_HEAD, whole, END]) as second,

@@ -17,36 +17,36 @@ enum { MOST_AT_ONCE = 64, MOST_BYTES = 65536 };
 /* One connection that is read here: whom its bytes pass by, and who takes it back. */
 typedef struct {
     PyObject *passage, *back;
-} Reader;
+} Watched;
 
 typedef struct {
     PyObject_HEAD
     int poll; /* watches the sockets; is watched by the event loop itself */
-    Reader *readers; /* by socket; `room` of them */
+    Watched *watched; /* by socket; `room` of them */
     int room;
     char bytes[MOST_BYTES];
 } Bypass;
 
-static Reader *reader_of(const Bypass *self, int socket) {
-    return socket >= 0 && socket < self->room && self->readers[socket].passage ? &self->readers[socket] : NULL;
+static Watched *watched_at(const Bypass *self, int socket) {
+    return socket >= 0 && socket < self->room && self->watched[socket].passage ? &self->watched[socket] : NULL;
 }
 
 static int make_room(Bypass *self, int socket) {
     if (socket < self->room) return 1;
     int room = socket + 64;
-    Reader *readers = PyMem_Realloc(self->readers, (size_t)room * sizeof(Reader));
-    if (!readers) return 0;
-    memset(readers + self->room, 0, (size_t)(room - self->room) * sizeof(Reader));
-    self->readers = readers, self->room = room;
+    Watched *watched = PyMem_Realloc(self->watched, (size_t)room * sizeof(Watched));
+    if (!watched) return 0;
+    memset(watched + self->room, 0, (size_t)(room - self->room) * sizeof(Watched));
+    self->watched = watched, self->room = room;
     return 1;
 }
 
 static void forget(Bypass *self, int socket) {
-    Reader *reader = reader_of(self, socket);
-    if (!reader) return;
+    Watched *one = watched_at(self, socket);
+    if (!one) return;
     epoll_ctl(self->poll, EPOLL_CTL_DEL, socket, NULL);
-    Reader gone = *reader;
-    *reader = (Reader){NULL, NULL};
+    Watched gone = *one;
+    *one = (Watched){NULL, NULL};
     Py_DECREF(gone.passage);
     Py_DECREF(gone.back);
 }
@@ -55,11 +55,11 @@ static PyObject *bypass_add(Bypass *self, PyObject *args) {
     int socket;
     PyObject *passage, *back;
     if (!PyArg_ParseTuple(args, "iO!O", &socket, passage_type(), &passage, &back)) return NULL;
-    if (socket < 0 || reader_of(self, socket)) return PyErr_Format(PyExc_ValueError, "no socket, or one that is read already: %d", socket);
+    if (socket < 0 || watched_at(self, socket)) return PyErr_Format(PyExc_ValueError, "no socket, or one that is read already: %d", socket);
     if (!make_room(self, socket)) return PyErr_NoMemory();
     struct epoll_event event = {.events = EPOLLIN, .data.fd = socket};
     if (epoll_ctl(self->poll, EPOLL_CTL_ADD, socket, &event) < 0) return PyErr_SetFromErrno(PyExc_OSError);
-    self->readers[socket] = (Reader){Py_NewRef(passage), Py_NewRef(back)};
+    self->watched[socket] = (Watched){Py_NewRef(passage), Py_NewRef(back)};
     Py_RETURN_NONE;
 }
 
@@ -72,7 +72,7 @@ static PyObject *bypass_remove(Bypass *self, PyObject *socket) {
 
 /* Give the connection back, with the bytes that did not pass; None says that such as had passed could not be written. */
 static void hand_back(Bypass *self, int socket, PyObject *bytes) {
-    PyObject *back = Py_NewRef(reader_of(self, socket)->back);
+    PyObject *back = Py_NewRef(watched_at(self, socket)->back);
     forget(self, socket);
     PyObject *done = bytes ? PyObject_CallOneArg(back, bytes) : NULL;
     if (!done) PyErr_WriteUnraisable(back);
@@ -81,15 +81,15 @@ static void hand_back(Bypass *self, int socket, PyObject *bytes) {
 }
 
 static void look_at(Bypass *self, int socket) {
-    Reader *reader = reader_of(self, socket);
-    if (!reader) return; /* since somebody before it was handed back */
+    Watched *one = watched_at(self, socket);
+    if (!one) return; /* since somebody before it was handed back */
     Py_ssize_t size = recv(socket, self->bytes, sizeof self->bytes, MSG_DONTWAIT);
     if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
-    PyObject *passage = Py_NewRef(reader->passage), *bytes;
+    PyObject *passage = Py_NewRef(one->passage), *bytes;
     int passed = size > 0 ? passage_takes(passage, self->bytes, size) : 0;
     if (passed < 0) PyErr_WriteUnraisable(passage);
     Py_DECREF(passage);
-    if (passed > 0 || !reader_of(self, socket)) return;
+    if (passed > 0 || !watched_at(self, socket)) return;
     bytes = passed < 0 ? Py_NewRef(Py_None) : PyBytes_FromStringAndSize(self->bytes, size > 0 ? size : 0);
     hand_back(self, socket, bytes);
     Py_XDECREF(bytes);
@@ -119,7 +119,7 @@ static PyObject *bypass_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 
 static void bypass_dealloc(Bypass *self) {
     for (int socket = 0; socket < self->room; socket++) forget(self, socket);
-    PyMem_Free(self->readers);
+    PyMem_Free(self->watched);
     if (self->poll >= 0) close(self->poll);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }

@@ -13,18 +13,16 @@ static PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, .m_name = "gateway._native",
 
 static int add(PyObject *module, const char *name, PyTypeObject *type) { return type ? PyModule_AddObjectRef(module, name, (PyObject *)type) : -1; }
 
+static int add_types(PyObject *module) {
+#if defined(__linux__)
+    if (add(module, "Bypass", bypass_type()) < 0) return -1;
+#endif
+    if (add(module, "Head", head_type()) < 0 || add(module, "Passage", passage_type()) < 0) return -1;
+    return add(module, "Spread", spread_type());
+}
+
 PyMODINIT_FUNC PyInit__native(void) {
     PyObject *module = PyModule_Create(&MODULE);
-    if (!module) return NULL;
-    if (add(module, "Head", head_type()) < 0 || add(module, "Passage", passage_type()) < 0 || add(module, "Spread", spread_type()) < 0) {
-        Py_DECREF(module);
-        return NULL;
-    }
-#if defined(__linux__)
-    if (add(module, "Bypass", bypass_type()) < 0) {
-        Py_DECREF(module);
-        return NULL;
-    }
-#endif
+    if (module && add_types(module) < 0) Py_CLEAR(module);
     return module;
 }

@@ -42,7 +42,6 @@ class NotCounted(Exception):
 def main() -> int:
     """Make the profile, or say why there is none."""
     try:
-        _look_at_compiler()
         _build()
         asyncio.run(serve())
         found = _counted()
@@ -60,18 +59,22 @@ def compiler() -> list[str]:
     return shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
 
 
-def _look_at_compiler() -> None:
-    command = compiler()
+def is_gcc(command: list[str]) -> bool:
+    """Whether this compiler is GCC, by its own word; raises NotCounted where there is none."""
+    plain = os.environ | {"LC_ALL": "C"}
     try:
-        said = subprocess.run([*command, "-v"], capture_output=True, text=True, timeout=30, check=False).stderr
+        said = subprocess.run(
+            [*command, "-v"], env=plain, capture_output=True, text=True, timeout=30, check=False
+        ).stderr
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotCounted(f"no compiler: {error}") from None
-    if "gcc version" not in said:
-        raise NotCounted(f"{command[0]} is not GCC")
+    return "gcc version" in said
 
 
 def _build() -> None:
     """Build with counters, into a tree of its own; what Cython translates is used again by the build that follows."""
+    if not is_gcc(compiler()):
+        raise NotCounted(f"{compiler()[0]} is not GCC")
     shutil.rmtree(PROFILE, ignore_errors=True)
     PROFILE.mkdir(parents=True)
     words = ["build_ext", "--build-lib", str(TREE), "--build-temp", str(TREE)]
@@ -96,7 +99,7 @@ async def serve() -> None:
     gateway = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "gateway", "serve", "--config", path.name),
         cwd=TREE,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONPATH": _paths()},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TREE.resolve()), *sys.path])},  # its modules go first
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -107,11 +110,6 @@ async def serve() -> None:
         if gateway.returncode is None:
             gateway.send_signal(signal.SIGTERM)
         await gateway.wait()
-
-
-def _paths() -> str:
-    """The tree with counters, then whatever else this process finds packages in."""
-    return os.pathsep.join([str(TREE.resolve()), *(path for path in sys.path if path and Path(path) != Path.cwd())])
 
 
 def config() -> str:
